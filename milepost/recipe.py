@@ -1,0 +1,435 @@
+"""One TOML file per run, typed. Unknown or contradictory keys are refused in a sentence that names a working value.
+
+`load_recipe(path, overrides)` is the only way in. Every setting carries its reason, the range that tutorials give and
+the symptom that moves it; `defaults_table()` generates the documentation page from them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from milepost.types import RecipeError
+
+
+def setting(default: Any, why: str, *, seeds: str = "", symptom: str = "", **limits: Any) -> Any:
+    """A recipe key: its default, why it is so, the range common tutorials give, and the symptom that moves it."""
+    extra = {"seeds": seeds, "symptom": symptom}
+    if isinstance(default, (list, dict)):
+        return Field(default_factory=lambda: type(default)(default), description=why, json_schema_extra=extra, **limits)
+    return Field(default, description=why, json_schema_extra=extra, **limits)
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class ModelSection(Section):
+    path: str = setting("smollm2-135m", "the embedded default; any Hugging Face name or folder of a causal LM works")
+    precision: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "of the working copy that samples and learns; the optimizer's masters are always float32. "
+        "auto: bfloat16 from 20 M parameters on, float32 below",
+    )  # fmt: skip
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "cuda when there is one, else cpu")
+
+
+class SourceSection(Section):
+    kind: Literal["jsonl", "reasoning_gym", "datasets", "function"] = setting("jsonl", "where the rows come from")
+    path: str = setting("", "file, data-set path, or module:function")
+    name: str = setting("", "name of this source in metrics; of the family for reasoning_gym")
+    params: dict[str, Any] = setting({}, "passed to the family, the data set or the function")
+    size: int = setting(0, "rows to generate (reasoning_gym, function); 0: all the source has", ge=0)
+    weight: float = setting(1.0, "share of this source in the training mixture", gt=0)
+
+
+class TasksSection(Section):
+    sources: list[SourceSection] = setting([], "one or several sources; a mixture by weight")
+    validation: int = setting(64, "held-out tasks that pick the checkpoint; never trained on", ge=0)
+    test: int = setting(200, "held-out tasks that are touched once, at the end", ge=0)
+    order: Literal["shuffled", "as_given"] = setting("shuffled", "as_given keeps a curriculum")
+    prompt_column: str = setting("prompt", "column with text or messages")
+    answer_column: str = setting("", "gold column; empty: answer, else expected_answer")
+    system: str = setting("", "system message put before every prompt")
+    template: str = setting("{prompt}", "wraps a text prompt")
+    format: Literal["auto", "chat", "text"] = setting("auto", "auto: chat when the tokenizer has a chat template")
+    max_prompt_tokens: int = setting(512, "longer prompts follow `overlong`", seeds="512", ge=1)
+    overlong: Literal["drop", "error"] = setting("drop", "prompts over the limit are dropped and counted, or refused")
+
+
+class RewardFunctionSection(Section):
+    name: str = setting(..., "exact | numeric | regex | reasoning_gym, or module:function, or file.py:function")
+    weight: float = setting(1.0, "correctness 1, format 0.1", seeds="correctness 1, format .1")
+    params: dict[str, Any] = setting({}, "passed to the function")
+    label: str = setting("", "name of the part in metrics; empty: the function's name")
+
+
+class RewardSection(Section):
+    functions: list[RewardFunctionSection] = setting([], "summed by weight", symptom="success flat while reward rises")
+    success: str = setting("", "label of the part whose value ≥ success_at means success; empty: the first function")
+    success_at: float = setting(1.0, "a shaped 0.1 is not success")
+    extract: str = setting("", "regex whose last match's first group is the answer; empty: the whole completion")
+    timeout_seconds: float = setting(10.0, "per completion; slower is unscorable, not zero", gt=0)
+    canary_good: str = setting("", "a completion template that must score as success ({answer} is filled in)")
+
+
+class RolloutSection(Section):
+    prompts_per_step: int = setting(8, "distinct tasks per step", ge=1)
+    group_size: int = setting(
+        8, "chance of a mixed group at p=.1 is .57 with 8, .34 with 4, .81 with 16", seeds="8–16",
+        symptom="reward oscillates or most groups are constant",
+    )  # fmt: skip
+    max_new_tokens: int = setting(256, "tokens one completion may use", seeds="1024", symptom="truncation rate > 10 %", ge=1)
+    temperature: float = setting(1.0, "log-probs are those of this temperature everywhere", seeds=".7–1.0",
+                                 symptom="identical completions, or rubbish", gt=0)  # fmt: skip
+    top_p: float = setting(1.0, "below 1 cuts the support; refused for training", seeds=".95", gt=0, le=1)
+    top_k: int = setting(0, "0: off; refused for training", ge=0)
+    min_p: float = setting(0.0, "0: off; refused for training", ge=0, lt=1)
+    truncated: Literal["keep_baseline", "score", "drop", "soft"] = setting(
+        "keep_baseline", "a completion cut by the token budget: kept in the baseline and out of the loss; scored as it "
+        "is; out of both; or scored with the soft overlong penalty",
+    )  # fmt: skip
+    soft_buffer: int = setting(0, "tokens before the cap over which the soft penalty ramps from 0 to −1", ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> RolloutSection:
+        if self.group_size < 2:
+            raise ValueError(f"rollout.group_size = {self.group_size}: a group needs at least 2 members to be compared; "
+                             "8 is a good start")  # fmt: skip
+        if self.temperature < 0.01:
+            raise ValueError(f"rollout.temperature = {self.temperature}: training needs sampling noise; use 0.7 to 1.0")
+        if self.top_p < 1 or self.top_k > 0 or self.min_p > 0:
+            raise ValueError("rollout.top_p, top_k and min_p cut the support of sampling, which biases the ratio while "
+                             "training; leave them off (1.0, 0, 0.0) and set them under [eval] only")  # fmt: skip
+        if self.truncated == "soft" and not 0 < self.soft_buffer <= self.max_new_tokens:
+            raise ValueError(f"rollout.soft_buffer = {self.soft_buffer} must lie between 1 and max_new_tokens = "
+                             f"{self.max_new_tokens}; a fifth of it works")  # fmt: skip
+        return self
+
+
+class CreditSection(Section):
+    baseline: Literal["auto", "loo", "mean", "none"] = setting("auto", "loo is unbiased; auto: loo without scale, mean with")
+    scale: Literal["none", "group", "batch"] = setting(
+        "none", "group std flips the sign of the gradient in stochastic groups and inflates small format bonuses")  # fmt: skip
+    std: Literal["population", "sample"] = setting("population", "differ by √(G/(G−1)): 1.07 at 8, 1.41 at 2")
+    delta: float = setting(1e-6, "added to the std", ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> CreditSection:
+        if self.baseline == "loo" and self.scale == "group":
+            raise ValueError('credit.baseline = "loo" with credit.scale = "group" divides by a std that can be zero; '
+                             'use baseline = "mean" with scale = "group", or scale = "none"')  # fmt: skip
+        return self
+
+    @property
+    def resolved_baseline(self) -> str:
+        return self.baseline if self.baseline != "auto" else ("loo" if self.scale == "none" else "mean")
+
+
+Objective = Literal["clip", "gspo", "gspo_token", "cispo_cap", "cispo_clip", "sapo", "gmpo", "dppo_tv", "cross_entropy"]
+
+
+class LossSection(Section):
+    objective: Objective = setting("clip", "PPO's clipped surrogate")
+    clip_low: float = setting(0.2, "ratio may fall to 1−clip_low (1 or more: never clipped there)", seeds=".2", symptom="clip fraction high", gt=0)
+    clip_high: float = setting(0.2, "ratio may rise to 1+clip_high; .28 is clip-higher", seeds=".2", gt=0)
+    dual_clip: float = setting(0.0, "0: off; bound on the loss of negative advantages, 3 in verl", ge=0)
+    cispo_cap: float = setting(5.0, "cispo_cap: the largest importance weight", gt=0)
+    sapo_tau_positive: float = setting(1.0, "sapo: temperature for positive advantages", gt=0)
+    sapo_tau_negative: float = setting(1.05, "sapo: temperature for negative advantages", gt=0)
+    gmpo_clip: float = setting(0.4, "gmpo: clip in log space", gt=0)
+    dppo_delta: float = setting(0.2, "dppo_tv: largest probability difference to the sampler", gt=0)
+    aggregate: Literal["sequence_mean", "token_mean", "constant", "prompt_mean"] = setting(
+        "token_mean", "always over the whole update batch; sequence_mean pushes long wrong answers down less",
+        symptom="output longer and worse",
+    )  # fmt: skip
+    constant: int = setting(0, "aggregate = constant: divisor per episode; 0: rollout.max_new_tokens", ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> LossSection:
+        if self.dual_clip and self.dual_clip <= 1:
+            raise ValueError(f"loss.dual_clip = {self.dual_clip} must exceed 1 (3 is common), or be 0 for off")
+        return self
+
+
+class KlSection(Section):
+    beta: float = setting(0.0, "0: no reference model exists", seeds=".01–.05, start .02, raise if KL > .1, lower if < .01",
+                          symptom="reward rises, then falls", ge=0)  # fmt: skip
+    estimator: Literal["k1", "k2", "k3", "k3_ratio"] = setting("k2", "k2 and k3_ratio have the gradient of KL(π‖ref)")
+    place: Literal["loss", "reward"] = setting("loss", "k1 belongs in the reward, the others in the loss")
+    beta_end: float | None = setting(None, "linear schedule from beta to beta_end over the run; none: constant")
+
+    @model_validator(mode="after")
+    def _check(self) -> KlSection:
+        if self.beta == 0 and (self.beta_end or self.place != "loss" or self.estimator != "k2"):
+            raise ValueError("kl.estimator, kl.place and kl.beta_end do nothing while kl.beta = 0; set kl.beta = 0.02 or "
+                             "remove them")  # fmt: skip
+        if self.estimator == "k1" and self.place == "loss":
+            raise ValueError('kl.estimator = "k1" in the loss has expected gradient 0; use "k2" in the loss or place = "reward"')
+        if self.estimator != "k1" and self.place == "reward":
+            raise ValueError(f'kl.estimator = "{self.estimator}" in the reward has a wrong gradient; use "k1" there')
+        return self
+
+
+class CorrectionSection(Section):
+    kind: Literal["auto", "none", "tis", "mis", "geometric_mask"] = setting(
+        "auto", "importance weights π_old/μ for sampler–learner mismatch; auto: tis whenever their precision differs or is "
+        "below float32")  # fmt: skip
+    cap: float = setting(2.0, "tis: largest token weight", gt=0)
+    low: float = setting(0.5, "mis: tokens outside [low, high] are masked", gt=0)
+    high: float = setting(2.0, "mis: see low", gt=0)
+    sequence_low: float = setting(0.99, "geometric_mask: episodes whose mean ratio leaves the band are masked", gt=0)
+    sequence_high: float = setting(1.01, "geometric_mask: see sequence_low", gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> CorrectionSection:
+        if not self.low < 1 < self.high or not self.sequence_low < 1 < self.sequence_high:
+            raise ValueError("correction.low < 1 < correction.high is needed (0.5 and 2.0 work; 0.99 and 1.01 for sequences)")
+        return self
+
+
+class OptimizerSection(Section):
+    lr: float = setting(0.0, "0: by model size (see docs); LoRA wants ten times as much", seeds="1e-6…5e-6 (full 7B)",
+                        symptom="reward flat (look at update size) or collapses", ge=0)  # fmt: skip
+    betas: tuple[float, float] = setting((0.9, 0.95), "AdamW moments")
+    eps: float = setting(1e-8, "AdamW epsilon", gt=0)
+    weight_decay: float = setting(0.0, "AdamW decay", ge=0)
+    grad_clip: float = setting(1.0, "largest gradient norm", gt=0)
+    warmup_steps: int = setting(0, "linear warm-up", ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = setting("constant", "after warm-up")
+
+
+class UpdateSection(Section):
+    num_iterations: int = setting(1, "passes over one batch of episodes", ge=1)
+    minibatches: int = setting(1, "optimizer steps per pass; whole groups are dealt out", ge=1)
+    tokens_per_call: int = setting(4096, "unique tokens in one forward; memory, never the result", ge=1)
+    executor: Literal["packed", "plain"] = setting("packed", "packed: every shared prefix once; plain: one row per episode")
+
+
+class SftSection(Section):
+    steps: int = setting(0, "0: no warm start", ge=0)
+    batch_size: int = setting(16, "demonstrations per step", ge=1)
+    demonstrations: str = setting("", "JSONL with prompt and completion, or a template such as 'Answer: {answer}' applied "
+                                  "to training tasks")  # fmt: skip
+    num_demonstrations: int = setting(0, "how many are used; 0: all", ge=0)
+    lr: float = setting(0.0, "0: by model size", ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = setting("linear", "after warm-up")
+    warmup_steps: int = setting(0, "linear warm-up", ge=0)
+
+
+class GrpoSection(Section):
+    steps: int = setting(0, "one batch of episodes each", seeds="effect after 100–500, full run 1,000–5,000", ge=0)
+    panel_every: int = setting(10, "steps between measurements of drift on the fixed panel", ge=1)
+    random_reward: bool = setting(False, "control: rewards drawn by coin; success must not rise")
+    no_signal: Literal["warn", "stop"] = setting("warn", "what a batch without any signal does")
+    truncated_batch: Literal["warn", "stop"] = setting("warn", "what a batch of only truncated completions does")
+
+
+class EvalSection(Section):
+    every: int = setting(0, "0: every 100 steps or a tenth of the run, whichever is sooner", seeds="100", ge=0)
+    samples: int = setting(2, "completions per validation task at `temperature`", ge=1)
+    test_samples: int = setting(4, "completions per test task; greedy is reported beside it", ge=1)
+    temperature: float = setting(1.0, "of held-out sampling; stored with the score", ge=0)
+    top_p: float = setting(1.0, "free here", gt=0, le=1)
+
+
+class SaveSection(Section):
+    every: int = setting(0, "0: with every evaluation", seeds="100", ge=0)
+    keep: int = setting(1, "latest checkpoints kept, besides the best", ge=1)
+
+
+class Recipe(Section):
+    """A whole run."""
+
+    name: str = setting("run", "names the run directory")
+    seed: int = setting(0, "everything random derives from it", ge=0)
+    out: str = setting("runs", "where run directories go")
+    preset: Literal["", "grpo", "dr_grpo", "dapo", "trl", "deepseek_r1", "rloo", "gspo", "cispo", "sapo"] = setting(
+        "", "expands into credit, loss and kl settings and prints them")  # fmt: skip
+    model: ModelSection = Field(default_factory=ModelSection)
+    tasks: TasksSection = Field(default_factory=TasksSection)
+    reward: RewardSection = Field(default_factory=RewardSection)
+    rollout: RolloutSection = Field(default_factory=RolloutSection)
+    credit: CreditSection = Field(default_factory=CreditSection)
+    loss: LossSection = Field(default_factory=LossSection)
+    kl: KlSection = Field(default_factory=KlSection)
+    correction: CorrectionSection = Field(default_factory=CorrectionSection)
+    optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
+    update: UpdateSection = Field(default_factory=UpdateSection)
+    sft: SftSection = Field(default_factory=SftSection)
+    grpo: GrpoSection = Field(default_factory=GrpoSection)
+    eval: EvalSection = Field(default_factory=EvalSection)
+    save: SaveSection = Field(default_factory=SaveSection)
+
+    @model_validator(mode="after")
+    def _check(self) -> Recipe:
+        if self.update.minibatches > self.rollout.prompts_per_step:
+            raise ValueError(f"update.minibatches = {self.update.minibatches} deals out whole groups, but there are only "
+                             f"rollout.prompts_per_step = {self.rollout.prompts_per_step}; use at most that")  # fmt: skip
+        if self.loss.objective == "cross_entropy" and self.grpo.steps:
+            raise ValueError('loss.objective = "cross_entropy" ignores rewards; use "clip" for grpo')
+        names = [s.name or s.path for s in self.tasks.sources]
+        if len(set(names)) != len(names):
+            raise ValueError("tasks.sources: two sources share a name; give each its own `name`")
+        return self
+
+    @property
+    def eval_every(self) -> int:
+        return self.eval.every or max(1, min(100, self.grpo.steps // 10 or 1))
+
+    @property
+    def save_every(self) -> int:
+        return self.save.every or self.eval_every
+
+
+# What each preset expands into. Sources: DeepSeekMath 2402.03300, Dr. GRPO 2503.20783, DAPO 2503.14476, TRL 1.16
+# defaults, DeepSeek-R1 (ε = 10, β = .001), RLOO 2402.14740, GSPO 2507.18071, CISPO 2506.13585, SAPO 2511.20347.
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "grpo": {
+        "credit": {"baseline": "mean", "scale": "group", "std": "sample", "delta": 1e-4},
+        "loss": {"objective": "clip", "aggregate": "sequence_mean"},
+        "kl": {"beta": 0.04, "estimator": "k3"},
+    },
+    "dr_grpo": {
+        "credit": {"baseline": "mean", "scale": "none"},
+        "loss": {"objective": "clip", "aggregate": "constant"},
+    },
+    "dapo": {
+        "credit": {"baseline": "mean", "scale": "group", "std": "sample", "delta": 1e-4},
+        "loss": {"objective": "clip", "clip_low": 0.2, "clip_high": 0.28, "aggregate": "token_mean"},
+    },
+    "trl": {
+        "credit": {"baseline": "mean", "scale": "group", "std": "sample", "delta": 1e-4},
+        "loss": {"objective": "clip", "aggregate": "token_mean"},
+    },
+    "deepseek_r1": {
+        "credit": {"baseline": "mean", "scale": "group", "std": "sample", "delta": 1e-4},
+        "loss": {"objective": "clip", "clip_low": 10.0, "clip_high": 10.0, "aggregate": "sequence_mean"},
+        "kl": {"beta": 0.001, "estimator": "k3"},
+    },
+    "rloo": {
+        "credit": {"baseline": "loo", "scale": "none"},
+        "loss": {"objective": "clip", "aggregate": "sequence_mean"},
+    },
+    "gspo": {
+        "credit": {"baseline": "mean", "scale": "group", "std": "sample", "delta": 1e-4},
+        "loss": {"objective": "gspo", "clip_low": 3e-4, "clip_high": 4e-4, "aggregate": "sequence_mean"},
+    },
+    "cispo": {
+        "credit": {"baseline": "mean", "scale": "group", "std": "sample", "delta": 1e-4},
+        "loss": {"objective": "cispo_cap", "cispo_cap": 5.0, "aggregate": "token_mean"},
+    },
+    "sapo": {
+        "credit": {"baseline": "mean", "scale": "group", "std": "sample", "delta": 1e-4},
+        "loss": {"objective": "sapo", "aggregate": "sequence_mean"},
+    },
+}
+
+
+def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
+    """Reads a TOML recipe and applies dotted `key=value` overrides. Raises RecipeError with one sentence."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise RecipeError(f"recipe {path}: {error.strerror or error}; `milepost init` writes one") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise RecipeError(f"recipe {path} is not valid TOML: {error}") from error
+    for override in overrides:
+        _apply_override(values, override)
+    return make_recipe(values)
+
+
+def make_recipe(values: Mapping[str, Any]) -> Recipe:
+    """Validates a nested mapping. The preset is expanded beneath the user's own keys."""
+    merged = json.loads(json.dumps(values))
+    preset = merged.get("preset", "")
+    for section, defaults in PRESETS.get(preset, {}).items():
+        own = merged.setdefault(section, {})
+        if isinstance(own, dict):
+            merged[section] = {**defaults, **own}
+    try:
+        return Recipe.model_validate(merged)
+    except ValidationError as error:
+        raise RecipeError(_sentence(error)) from None
+
+
+def _apply_override(values: dict[str, Any], override: str) -> None:
+    key, found, text = override.partition("=")
+    if not found or not key.strip():
+        raise RecipeError(f"override {override!r} must look like section.key=value, for example grpo.steps=20")
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *sections, last = key.strip().split(".")
+    node: Any = values
+    for part in sections:
+        node = node.setdefault(part, {}) if isinstance(node, dict) else _item(node, part, key)
+    if isinstance(node, list):
+        node[int(last)] = value
+    elif isinstance(node, dict):
+        node[last] = value
+    else:
+        raise RecipeError(f"override {key}: {sections[-1]} is a value, not a section")
+
+
+def _item(node: Any, part: str, key: str) -> Any:
+    if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+        return node[int(part)]
+    raise RecipeError(f"override {key}: there is no {part!r} to set")
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first problem, as a sentence that names the key and something that works."""
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        known = sorted(key for key, _ in iter_settings())
+        near = difflib.get_close_matches(where, known, n=1, cutoff=0.5)
+        if not near:
+            last = {k.split(".")[-1]: k for k in known}
+            near = [last[m] for m in difflib.get_close_matches(where.split(".")[-1], list(last), n=1)]
+        hint = f"did you mean {near[0]}?" if near else "`milepost explain defaults` lists every key"
+        return f"{where} is not a setting; {hint}"
+    message = problem["msg"].removeprefix("Value error, ")
+    if not where or problem["type"] == "value_error":
+        return message
+    given = problem.get("input")
+    default = dict((k, f.get_default(call_default_factory=True)) for k, f in iter_settings()).get(_no_index(where))
+    works = f"; the default {default!r} works" if default not in (None, "", [], {}) else ""
+    return f"{where} = {given!r}: {message[0].lower() + message[1:]}{works}"
+
+
+def _no_index(where: str) -> str:
+    return ".".join(part for part in where.split(".") if not part.isdigit())
+
+
+def iter_settings(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, pydantic field) of every setting, in reading order."""
+    for name, info in model.model_fields.items():
+        kind: Any = info.annotation
+        inner = getattr(kind, "__args__", (kind,))[0]
+        if isinstance(inner, type) and issubclass(inner, Section):
+            if kind is not inner:
+                yield prefix + name, info
+            yield from iter_settings(inner, f"{prefix}{name}.")
+        else:
+            yield prefix + name, info
+
+
+def defaults_table() -> list[dict[str, str]]:
+    """One row per setting: key, default, why, the range tutorials give, the symptom that moves it."""
+    rows = []
+    for key, info in iter_settings():
+        extra = info.json_schema_extra or {}
+        default = "required" if info.is_required() else json.dumps(info.get_default(call_default_factory=True), default=str)
+        rows.append({"key": key, "default": default, "why": info.description or "", "seeds": extra.get("seeds", ""),
+                     "symptom": extra.get("symptom", "")})  # fmt: skip
+    return rows
