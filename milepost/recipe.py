@@ -33,9 +33,10 @@ class Section(BaseModel):
 class ModelSection(Section):
     path: str = setting("smollm2-135m", "the embedded default; any Hugging Face name or folder of a causal LM works")
     precision: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "of the working copy that samples and learns; the optimizer's masters are always float32. "
+        "auto",
+        "of the working copy that samples and learns; the optimizer's masters are always float32. "
         "auto: bfloat16 from 20 M parameters on, float32 below",
-    )  # fmt: skip
+    )
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "cuda when there is one, else cpu")
 
 
@@ -81,49 +82,66 @@ class RewardSection(Section):
 class RolloutSection(Section):
     prompts_per_step: int = setting(8, "distinct tasks per step", ge=1)
     group_size: int = setting(
-        8, "chance of a mixed group at p=.1 is .57 with 8, .34 with 4, .81 with 16", seeds="8–16",
+        8,
+        "chance of a mixed group at p=.1 is .57 with 8, .34 with 4, .81 with 16",
+        seeds="8–16",
         symptom="reward oscillates or most groups are constant",
-    )  # fmt: skip
-    max_new_tokens: int = setting(256, "tokens one completion may use", seeds="1024", symptom="truncation rate > 10 %", ge=1)
-    temperature: float = setting(1.0, "log-probs are those of this temperature everywhere", seeds=".7–1.0",
-                                 symptom="identical completions, or rubbish", gt=0)  # fmt: skip
+    )
+    max_new_tokens: int = setting(256, "tokens one completion may use", seeds="1024", symptom="truncation > 10 %", ge=1)
+    temperature: float = setting(
+        1.0,
+        "log-probs are those of this temperature everywhere",
+        seeds=".7–1.0",
+        symptom="identical completions, or rubbish",
+        gt=0,
+    )
     top_p: float = setting(1.0, "below 1 cuts the support; refused for training", seeds=".95", gt=0, le=1)
     top_k: int = setting(0, "0: off; refused for training", ge=0)
     min_p: float = setting(0.0, "0: off; refused for training", ge=0, lt=1)
     truncated: Literal["keep_baseline", "score", "drop", "soft"] = setting(
-        "keep_baseline", "a completion cut by the token budget: kept in the baseline and out of the loss; scored as it "
+        "keep_baseline",
+        "a completion cut by the token budget: kept in the baseline and out of the loss; scored as it "
         "is; out of both; or scored with the soft overlong penalty",
-    )  # fmt: skip
+    )
     soft_buffer: int = setting(0, "tokens before the cap over which the soft penalty ramps from 0 to −1", ge=0)
 
     @model_validator(mode="after")
     def _check(self) -> RolloutSection:
         if self.group_size < 2:
-            raise ValueError(f"rollout.group_size = {self.group_size}: a group needs at least 2 members to be compared; "
-                             "8 is a good start")  # fmt: skip
+            raise ValueError(
+                f"rollout.group_size = {self.group_size}: a group needs at least 2 members to be compared; "
+                "8 is a good start"
+            )
         if self.temperature < 0.01:
             raise ValueError(f"rollout.temperature = {self.temperature}: training needs sampling noise; use 0.7 to 1.0")
         if self.top_p < 1 or self.top_k > 0 or self.min_p > 0:
-            raise ValueError("rollout.top_p, top_k and min_p cut the support of sampling, which biases the ratio while "
-                             "training; leave them off (1.0, 0, 0.0) and set them under [eval] only")  # fmt: skip
+            raise ValueError(
+                "rollout.top_p, top_k and min_p cut the support of sampling, which biases the ratio while "
+                "training; leave them off (1.0, 0, 0.0) and set them under [eval] only"
+            )
         if self.truncated == "soft" and not 0 < self.soft_buffer <= self.max_new_tokens:
-            raise ValueError(f"rollout.soft_buffer = {self.soft_buffer} must lie between 1 and max_new_tokens = "
-                             f"{self.max_new_tokens}; a fifth of it works")  # fmt: skip
+            raise ValueError(
+                f"rollout.soft_buffer = {self.soft_buffer} must lie between 1 and max_new_tokens = "
+                f"{self.max_new_tokens}; a fifth of it works"
+            )
         return self
 
 
 class CreditSection(Section):
-    baseline: Literal["auto", "loo", "mean", "none"] = setting("auto", "loo is unbiased; auto: loo without scale, mean with")
+    baseline: Literal["auto", "loo", "mean", "none"] = setting("auto", "loo is unbiased; auto: loo unscaled, mean scaled")
     scale: Literal["none", "group", "batch"] = setting(
-        "none", "group std flips the sign of the gradient in stochastic groups and inflates small format bonuses")  # fmt: skip
+        "none", "group std can flip the gradient's sign in stochastic groups, and inflates small bonuses"
+    )
     std: Literal["population", "sample"] = setting("population", "differ by √(G/(G−1)): 1.07 at 8, 1.41 at 2")
     delta: float = setting(1e-6, "added to the std", ge=0)
 
     @model_validator(mode="after")
     def _check(self) -> CreditSection:
         if self.baseline == "loo" and self.scale == "group":
-            raise ValueError('credit.baseline = "loo" with credit.scale = "group" divides by a std that can be zero; '
-                             'use baseline = "mean" with scale = "group", or scale = "none"')  # fmt: skip
+            raise ValueError(
+                'credit.baseline = "loo" with credit.scale = "group" divides by a std that can be zero; '
+                'use baseline = "mean" with scale = "group", or scale = "none"'
+            )
         return self
 
     @property
@@ -136,7 +154,9 @@ Objective = Literal["clip", "gspo", "gspo_token", "cispo_cap", "cispo_clip", "sa
 
 class LossSection(Section):
     objective: Objective = setting("clip", "PPO's clipped surrogate")
-    clip_low: float = setting(0.2, "ratio may fall to 1−clip_low (1 or more: never clipped there)", seeds=".2", symptom="clip fraction high", gt=0)
+    clip_low: float = setting(
+        0.2, "ratio may fall to 1−clip_low; from 1 on never clipped", seeds=".2", symptom="clip fraction high", gt=0
+    )
     clip_high: float = setting(0.2, "ratio may rise to 1+clip_high; .28 is clip-higher", seeds=".2", gt=0)
     dual_clip: float = setting(0.0, "0: off; bound on the loss of negative advantages, 3 in verl", ge=0)
     cispo_cap: float = setting(5.0, "cispo_cap: the largest importance weight", gt=0)
@@ -145,9 +165,10 @@ class LossSection(Section):
     gmpo_clip: float = setting(0.4, "gmpo: clip in log space", gt=0)
     dppo_delta: float = setting(0.2, "dppo_tv: largest probability difference to the sampler", gt=0)
     aggregate: Literal["sequence_mean", "token_mean", "constant", "prompt_mean"] = setting(
-        "token_mean", "always over the whole update batch; sequence_mean pushes long wrong answers down less",
+        "token_mean",
+        "always over the whole update batch; sequence_mean pushes long wrong answers down less",
         symptom="output longer and worse",
-    )  # fmt: skip
+    )
     constant: int = setting(0, "aggregate = constant: divisor per episode; 0: rollout.max_new_tokens", ge=0)
 
     @model_validator(mode="after")
@@ -158,8 +179,13 @@ class LossSection(Section):
 
 
 class KlSection(Section):
-    beta: float = setting(0.0, "0: no reference model exists", seeds=".01–.05, start .02, raise if KL > .1, lower if < .01",
-                          symptom="reward rises, then falls", ge=0)  # fmt: skip
+    beta: float = setting(
+        0.0,
+        "0: no reference model exists",
+        seeds=".01–.05, start .02, raise if KL > .1, lower if < .01",
+        symptom="reward rises, then falls",
+        ge=0,
+    )
     estimator: Literal["k1", "k2", "k3", "k3_ratio"] = setting("k2", "k2 and k3_ratio have the gradient of KL(π‖ref)")
     place: Literal["loss", "reward"] = setting("loss", "k1 belongs in the reward, the others in the loss")
     beta_end: float | None = setting(None, "linear schedule from beta to beta_end over the run; none: constant")
@@ -167,10 +193,11 @@ class KlSection(Section):
     @model_validator(mode="after")
     def _check(self) -> KlSection:
         if self.beta == 0 and (self.beta_end or self.place != "loss" or self.estimator != "k2"):
-            raise ValueError("kl.estimator, kl.place and kl.beta_end do nothing while kl.beta = 0; set kl.beta = 0.02 or "
-                             "remove them")  # fmt: skip
+            raise ValueError(
+                "kl.estimator, kl.place and kl.beta_end do nothing while kl.beta = 0; set kl.beta = 0.02 or remove them"
+            )
         if self.estimator == "k1" and self.place == "loss":
-            raise ValueError('kl.estimator = "k1" in the loss has expected gradient 0; use "k2" in the loss or place = "reward"')
+            raise ValueError('kl.estimator = "k1" in the loss has expected gradient 0; use "k2", or place = "reward"')
         if self.estimator != "k1" and self.place == "reward":
             raise ValueError(f'kl.estimator = "{self.estimator}" in the reward has a wrong gradient; use "k1" there')
         return self
@@ -178,8 +205,10 @@ class KlSection(Section):
 
 class CorrectionSection(Section):
     kind: Literal["auto", "none", "tis", "mis", "geometric_mask"] = setting(
-        "auto", "importance weights π_old/μ for sampler–learner mismatch; auto: tis whenever their precision differs or is "
-        "below float32")  # fmt: skip
+        "auto",
+        "importance weights π_old/μ for sampler–learner mismatch; auto: tis whenever their precision differs or is "
+        "below float32",
+    )
     cap: float = setting(2.0, "tis: largest token weight", gt=0)
     low: float = setting(0.5, "mis: tokens outside [low, high] are masked", gt=0)
     high: float = setting(2.0, "mis: see low", gt=0)
@@ -189,13 +218,18 @@ class CorrectionSection(Section):
     @model_validator(mode="after")
     def _check(self) -> CorrectionSection:
         if not self.low < 1 < self.high or not self.sequence_low < 1 < self.sequence_high:
-            raise ValueError("correction.low < 1 < correction.high is needed (0.5 and 2.0 work; 0.99 and 1.01 for sequences)")
+            raise ValueError("correction.low < 1 < correction.high is needed (0.5 and 2.0 work; sequences: 0.99, 1.01)")
         return self
 
 
 class OptimizerSection(Section):
-    lr: float = setting(0.0, "0: by model size (see docs); LoRA wants ten times as much", seeds="1e-6…5e-6 (full 7B)",
-                        symptom="reward flat (look at update size) or collapses", ge=0)  # fmt: skip
+    lr: float = setting(
+        0.0,
+        "0: by model size (see docs); LoRA wants ten times as much",
+        seeds="1e-6…5e-6 (full 7B)",
+        symptom="reward flat (look at update size) or collapses",
+        ge=0,
+    )
     betas: tuple[float, float] = setting((0.9, 0.95), "AdamW moments")
     eps: float = setting(1e-8, "AdamW epsilon", gt=0)
     weight_decay: float = setting(0.0, "AdamW decay", ge=0)
@@ -214,8 +248,9 @@ class UpdateSection(Section):
 class SftSection(Section):
     steps: int = setting(0, "0: no warm start", ge=0)
     batch_size: int = setting(16, "demonstrations per step", ge=1)
-    demonstrations: str = setting("", "JSONL with prompt and completion, or a template such as 'Answer: {answer}' applied "
-                                  "to training tasks")  # fmt: skip
+    demonstrations: str = setting(
+        "", "JSONL with prompt and completion, or a template such as 'Answer: {answer}' applied to training tasks"
+    )
     num_demonstrations: int = setting(0, "how many are used; 0: all", ge=0)
     lr: float = setting(0.0, "0: by model size", ge=0)
     schedule: Literal["constant", "linear", "cosine"] = setting("linear", "after warm-up")
@@ -250,7 +285,8 @@ class Recipe(Section):
     seed: int = setting(0, "everything random derives from it", ge=0)
     out: str = setting("runs", "where run directories go")
     preset: Literal["", "grpo", "dr_grpo", "dapo", "trl", "deepseek_r1", "rloo", "gspo", "cispo", "sapo"] = setting(
-        "", "expands into credit, loss and kl settings and prints them")  # fmt: skip
+        "", "expands into credit, loss and kl settings and prints them"
+    )
     model: ModelSection = Field(default_factory=ModelSection)
     tasks: TasksSection = Field(default_factory=TasksSection)
     reward: RewardSection = Field(default_factory=RewardSection)
@@ -269,8 +305,10 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _check(self) -> Recipe:
         if self.update.minibatches > self.rollout.prompts_per_step:
-            raise ValueError(f"update.minibatches = {self.update.minibatches} deals out whole groups, but there are only "
-                             f"rollout.prompts_per_step = {self.rollout.prompts_per_step}; use at most that")  # fmt: skip
+            raise ValueError(
+                f"update.minibatches = {self.update.minibatches} deals out whole groups, but there are only "
+                f"rollout.prompts_per_step = {self.rollout.prompts_per_step}; use at most that"
+            )
         if self.loss.objective == "cross_entropy" and self.grpo.steps:
             raise ValueError('loss.objective = "cross_entropy" ignores rewards; use "clip" for grpo')
         names = [s.name or s.path for s in self.tasks.sources]
@@ -430,6 +468,13 @@ def defaults_table() -> list[dict[str, str]]:
     for key, info in iter_settings():
         extra = info.json_schema_extra or {}
         default = "required" if info.is_required() else json.dumps(info.get_default(call_default_factory=True), default=str)
-        rows.append({"key": key, "default": default, "why": info.description or "", "seeds": extra.get("seeds", ""),
-                     "symptom": extra.get("symptom", "")})  # fmt: skip
+        rows.append(
+            {
+                "key": key,
+                "default": default,
+                "why": info.description or "",
+                "seeds": extra.get("seeds", ""),
+                "symptom": extra.get("symptom", ""),
+            }
+        )
     return rows
