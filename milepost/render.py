@@ -1,0 +1,224 @@
+"""Messages and text become ids here and nowhere else, so that what is counted, sampled from and trained on is one thing.
+
+Chat: the tokenizer's template with the generation prompt; its special tokens are the template's business. Text: the
+plain encoding after the tokenizer's own leading tokens (its BOS), once. Nothing here ever cuts a prompt: one that is
+too long is dropped whole and counted, or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from milepost.recipe import TasksSection
+from milepost.types import DataError, Message, RecipeError, Task
+
+_PROBE = "milepost"
+
+
+def uses_chat(tokenizer: Any, section: TasksSection) -> bool:
+    """Whether prompts go through the chat template. Raises RecipeError if chat is asked for and there is none."""
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    if section.format == "chat" and not has_template:
+        raise RecipeError('tasks.format = "chat", but the model\'s tokenizer has no chat template; use "text" or "auto"')
+    return section.format == "chat" or (section.format == "auto" and has_template)
+
+
+def prompt_ids(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSection) -> np.ndarray:
+    """int32 [n]: exactly the ids the policy is given. A text prompt is one user message; messages are taken as they are.
+
+    In text format messages are joined by newlines. Raises DataError when the template refuses the messages or the
+    tokenizer does not know a character.
+    """
+    if uses_chat(tokenizer, section):
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
+        text = _template(tokenizer, messages, add_generation_prompt=True)
+        if not text.endswith(assistant_header(tokenizer)):
+            raise DataError("the tokenizer's chat template does not end this prompt with the assistant's header; check "
+                            "that its last message is not the assistant's own")  # fmt: skip
+        ids = _encode(tokenizer, text)
+    else:
+        text = prompt if isinstance(prompt, str) else "\n".join(_content(m) for m in prompt)
+        ids = _encode(tokenizer, text)
+        lead = leading_ids(tokenizer)
+        ids = ids if ids[: len(lead)] == lead and lead else lead + ids
+    if not ids:
+        raise DataError(f"prompt {prompt!r} is empty once encoded; every prompt needs at least one token")
+    return np.array(ids, dtype=np.int32)
+
+
+def length(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSection) -> int:
+    """Number of prompt tokens: of the very ids that `prompt_ids` returns, template and system message included."""
+    return len(prompt_ids(prompt, tokenizer, section))
+
+
+def within_limit(tasks: Iterable[Task], tokenizer: Any, section: TasksSection) -> tuple[list[Task], list[Task]]:
+    """(kept, dropped) by `section.max_prompt_tokens`: whole tasks, never cut. overlong = "error" raises DataError."""
+    kept: list[Task] = []
+    dropped: list[Task] = []
+    for task in tasks:
+        num_tokens = length(task.prompt, tokenizer, section)
+        if num_tokens > section.max_prompt_tokens and section.overlong == "error":
+            raise DataError(f"task {task.key}: its prompt has {num_tokens} tokens, over tasks.max_prompt_tokens = "
+                            f'{section.max_prompt_tokens}; raise the limit or set tasks.overlong = "drop"')  # fmt: skip
+        (dropped if num_tokens > section.max_prompt_tokens else kept).append(task)
+    return kept, dropped
+
+
+def completion_ids(text: str, tokenizer: Any, section: TasksSection) -> np.ndarray:
+    """int32 [n]: a demonstration as the policy would have sampled it, the end-of-turn id included.
+
+    In chat, prompt_ids + completion_ids is how the template renders the whole exchange up to the end of that turn,
+    wherever the template writes the answer as it is.
+    """
+    chat = uses_chat(tokenizer, section)
+    end = turn_end_id(tokenizer) if chat else tokenizer.eos_token_id
+    end = tokenizer.eos_token_id if end is None else end
+    if end is None:
+        raise RecipeError("the model's tokenizer has no end-of-turn token, so demonstrations cannot end; set its eos_token")
+    header = assistant_header(tokenizer) if chat else ""
+    before, both = _encode(tokenizer, header), _encode(tokenizer, header + text)
+    # Encoded behind its header: some tokenizers write a space before whatever comes first.
+    ids = both[len(before) :] if before and both[: len(before)] == before else _encode(tokenizer, text)
+    return np.array([*ids, end], dtype=np.int32)
+
+
+def decode(ids: Sequence[int] | np.ndarray, tokenizer: Any) -> str:
+    """The text of sampled ids without special tokens and without any tidying of spaces."""
+    return str(tokenizer.decode([int(i) for i in ids], skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def check_format(tokenizer: Any, section: TasksSection) -> str:
+    """One sentence on how prompts are rendered. Run at the start: raises RecipeError if the assistant's header is lost."""
+    if not uses_chat(tokenizer, section):
+        lead = tokenizer.convert_ids_to_tokens(leading_ids(tokenizer))
+        return f"prompts are plain text{f' after {lead[0]}' if lead else ''}"
+    header = assistant_header(tokenizer)
+    tail = prompt_ids(_PROBE, tokenizer, section)[-len(_encode(tokenizer, header)) :] if header else None
+    if tail is not None and decode_all(tail, tokenizer) != header:
+        raise RecipeError(f"the chat template's prompt does not end with the ids of its assistant header {header!r}; use "
+                          'tasks.format = "text" or fix the template')  # fmt: skip
+    return (
+        f"prompts go through the chat template and end with {header!r}"
+        if header
+        else "prompts go through the chat template"
+    )
+
+
+def decode_all(ids: Sequence[int] | np.ndarray, tokenizer: Any) -> str:
+    """The text of ids with every special token shown, for people."""
+    return str(tokenizer.decode([int(i) for i in ids], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+# --- facts about a tokenizer, found by asking it ----------------------------------------------------------------------
+
+
+@lru_cache(maxsize=16)
+def _header(tokenizer: _ByTemplate) -> str:
+    ask = [{"role": "user", "content": _PROBE}]
+    bare = _template(tokenizer.inner, ask, add_generation_prompt=False)
+    prompt = _template(tokenizer.inner, ask, add_generation_prompt=True)
+    header = prompt.removeprefix(bare) if prompt.startswith(bare) else ""
+    answered = _exchange(tokenizer.inner)
+    before = answered[: answered.rindex(_PROBE)] if answered else prompt
+    if not header and before.rstrip() != prompt.rstrip():
+        raise RecipeError("the tokenizer's chat template ignores add_generation_prompt: prompts would end without "
+                          f'the header {before.removeprefix(bare)!r}; fix the template or use tasks.format = "text"')  # fmt: skip
+    return header
+
+
+class _ByTemplate:
+    """Hashes a tokenizer by its template: facts asked once per template."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.inner = tokenizer
+        self.key = str(tokenizer.chat_template)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByTemplate) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def assistant_header(tokenizer: Any) -> str:
+    """What the template writes to hand over to the assistant ("" for templates that write nothing). Raises RecipeError
+    when the template writes a header before answers but not at the end of prompts: then the flag was lost."""
+    return _header(_ByTemplate(tokenizer))
+
+
+def turn_end_id(tokenizer: Any) -> int | None:
+    """The special token that the chat template writes right after an assistant's answer, or None."""
+    answered = _exchange(tokenizer) if getattr(tokenizer, "chat_template", None) else ""
+    if not answered:
+        return None
+    rest = tokenizer.encode(answered[answered.rindex(_PROBE) + len(_PROBE) :].lstrip(), add_special_tokens=False)
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(tokenizer.all_special_ids)
+    return int(rest[0]) if rest and rest[0] in special else None
+
+
+def leading_ids(tokenizer: Any) -> list[int]:
+    """What the tokenizer puts before any plain text by itself: [BOS] or nothing."""
+    plain = tokenizer.encode("a", add_special_tokens=False)
+    marked = tokenizer.encode("a", add_special_tokens=True)
+    for start in range(len(marked) - len(plain) + 1):
+        if marked[start : start + len(plain)] == plain:
+            return [int(i) for i in marked[:start]]
+    return []
+
+
+def _exchange(tokenizer: Any) -> str:
+    """A rendered question and answer, or "" if the template refuses assistant messages."""
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
+    try:
+        text = _template(tokenizer, messages, add_generation_prompt=False)
+    except DataError:
+        return ""
+    return text if _PROBE in text else ""
+
+
+def _template(tokenizer: Any, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+    except Exception as error:  # jinja raises what the template's author chose
+        roles = ", ".join(str(m.get("role")) for m in messages)
+        raise DataError(f"the model's chat template refuses messages with the roles {roles} ({error}); change the roles or "
+                        'use tasks.format = "text"') from error  # fmt: skip
+    return str(text)
+
+
+def _content(message: Message) -> str:
+    content = message.get("content")
+    if not isinstance(content, str):
+        raise DataError(f"a message of role {message.get('role')!r} has no text content; text format needs a string there")
+    return content
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    """Ids without added special tokens. Raises DataError naming the first character the tokenizer does not know."""
+    ids = [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if unknown is not None and unknown in ids:
+        piece = _unknown_piece(tokenizer, text, unknown)
+        if piece is not None:
+            raise DataError(f"the tokenizer does not know {piece!r} (U+{ord(piece[0]):04X}) in {_near(text, piece)!r}; use "
+                            "characters it knows, or make the policy with a charset or texts that hold it")  # fmt: skip
+    return ids
+
+
+def _unknown_piece(tokenizer: Any, text: str, unknown: int) -> str | None:
+    """The unknown character or word; None where the text spells out the unknown token itself, which is then meant."""
+    if tokenizer.is_fast:
+        coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        pieces = [text[a:b] for i, (a, b) in zip(coded["input_ids"], coded["offset_mapping"]) if i == unknown]
+    else:
+        pieces = [c for c in dict.fromkeys(text) if unknown in tokenizer.encode(c, add_special_tokens=False)]
+    return next((piece for piece in pieces if piece.strip() != tokenizer.unk_token and piece), None)
+
+
+def _near(text: str, piece: str) -> str:
+    at = text.find(piece)
+    return text[max(0, at - 20) : at + len(piece) + 20]
