@@ -1,0 +1,200 @@
+"""From a batch to the log-probs of its events, differentiably.
+
+Two executors behind one function: `plain` runs one row per episode and is the oracle; `packed` runs one row per group in
+which every shared prefix stands once, under a tree mask. Both score the head at event positions only. The packed path
+proves itself against plain on first use (`Executor.prove`) and is switched off, loudly, where it disagrees.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from milepost.engines.base import WorkCounters
+from milepost.forest import Batch, Call, plan, tree_mask
+from milepost.models import Head, head_of
+
+log = logging.getLogger("milepost")
+
+# Largest disagreement in log-prob between packed and plain that counts as the same function.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.5, torch.float16: 0.1}
+HEAD_TILE = 256
+"""Positions whose logits exist at one time."""
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What the learner reads from the model for some events [e]: log-probs with gradient, entropies without."""
+
+    logprobs: Tensor
+    entropy: Tensor
+
+
+@dataclass
+class Executor:
+    """Runs calls on a model. `kind` is "packed" or "plain"; packed may be demoted by `prove`."""
+
+    model: nn.Module
+    kind: str = "packed"
+    tokens_per_call: int = 4096
+    counters: WorkCounters = field(default_factory=WorkCounters)
+    proven: bool = False
+
+    def __post_init__(self) -> None:
+        self.head: Head | None = head_of(self.model)
+        if self.head is None and self.kind == "packed":
+            log.warning("the model's head does more than one matrix product (soft-cap or scale): plain executor")
+            self.kind = "plain"
+
+    def calls(self, batch: Batch) -> list[Call]:
+        return plan(batch, shared=self.kind == "packed", tokens_per_call=self.tokens_per_call)
+
+    def run(self, batch: Batch, call: Call, *, backward: bool = True) -> Readout:
+        """Log-probs and entropies of the call's events, [len(call.event)] each, in float32 or wider."""
+        return _run(self, batch, call, self.kind, backward)
+
+    def readouts(self, batch: Batch) -> Iterator[tuple[Call, Readout]]:
+        """Every call without gradient."""
+        with torch.no_grad():
+            for call in self.calls(batch):
+                yield call, self.run(batch, call, backward=False)
+
+    def score(self, batch: Batch) -> np.ndarray:
+        """Log-probs of all events, float64 [E], without gradient."""
+        self.prove(batch)
+        out = np.empty(batch.num_events)
+        for call, readout in self.readouts(batch):
+            out[call.event] = readout.logprobs.double().cpu().numpy()
+        return out
+
+    def prove(self, batch: Batch) -> None:
+        """Compares packed with plain on one group of the first batch; demotes packed on a mismatch."""
+        if self.proven or self.kind != "packed":
+            return
+        self.proven = True
+        first = min(self.calls(batch), key=lambda call: call.padded_tokens)
+        counted, self.counters = self.counters, WorkCounters()
+        with torch.no_grad():
+            packed = self.run(batch, first, backward=False).logprobs
+            plain = torch.empty_like(packed)
+            wanted = {int(e): i for i, e in enumerate(first.event)}
+            for call in plan(batch, shared=False, tokens_per_call=self.tokens_per_call):
+                mine = [i for i, e in enumerate(call.event) if int(e) in wanted]
+                if mine:
+                    values = _run(self, batch, call, "plain", False).logprobs
+                    plain[[wanted[int(call.event[i])] for i in mine]] = values[mine]
+        self.counters = counted
+        gap = (packed - plain).abs()
+        dtype = next(self.model.parameters()).dtype
+        if not bool(gap.max() <= TOLERANCE[dtype]):
+            log.warning(f"packed executor disagrees with plain (largest gap {gap.max():.2g} nats): plain from now on")
+            self.kind = "plain"
+
+
+def _run(executor: Executor, batch: Batch, call: Call, kind: str, backward: bool) -> Readout:
+    model, head = executor.model, executor.head
+    device = next(model.parameters()).device
+    shape = (len(call.rows), call.width)
+    ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for r, nodes in enumerate(call.rows):
+        ids[r, : len(nodes)] = batch.forest.ids_U[nodes]
+        positions[r, : len(nodes)] = batch.forest.position_U[nodes]
+    inputs = {
+        "input_ids": torch.from_numpy(ids).to(device),
+        "position_ids": torch.from_numpy(positions).to(device),
+        "use_cache": False,
+    }
+    if kind == "packed":
+        inputs["attention_mask"] = torch.from_numpy(tree_mask(batch, call)).to(device)[:, None]
+    target = torch.from_numpy(batch.token_E[call.event]).to(device)
+    temperature = torch.from_numpy(batch.temperature_E[call.event]).to(device)
+    flat = call.row_e * call.width + call.slot_e
+    position, of_event = np.unique(flat, return_inverse=True)
+    _count(executor.counters, call, len(position), backward)
+    where, which = torch.from_numpy(position).to(device), torch.from_numpy(of_event).to(device)
+    if head is None:
+        logits = model(**inputs).logits.flatten(0, 1)[where]
+        return _dense_readout(logits, which, target, temperature)
+    hidden = head.body(**inputs).last_hidden_state.flatten(0, 1)[where]
+    logprobs, entropy = HeadLogprobs.apply(hidden, head.weight, head.bias, which, target, temperature)
+    return Readout(logprobs, entropy)
+
+
+def _count(counters: WorkCounters, call: Call, num_positions: int, backward: bool) -> None:
+    """Executed work, padding included; a backward pass costs twice its forward, the head's tiles are computed again."""
+    counters.linear_tokens += call.padded_tokens * (3 if backward else 1)
+    counters.attention_pairs += call.padded_tokens * call.width * (3 if backward else 1)
+    counters.head_positions += num_positions * (4 if backward else 1)
+
+
+def _dense_readout(logits: Tensor, which: Tensor, target: Tensor, temperature: Tensor) -> Readout:
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    logp = torch.log_softmax(wide[which] / temperature[:, None].to(wide.dtype), -1)
+    entropy = -(logp.exp() * logp).sum(-1).detach()
+    return Readout(logp.gather(-1, target[:, None])[:, 0], entropy)
+
+
+class HeadLogprobs(torch.autograd.Function):
+    """log softmax(h·Wᵀ/T)[target] at events, tile by tile: the logits of a whole batch never exist at once.
+
+    hidden [n, d] at n distinct positions; which [e] maps events to positions; target, temperature [e]. The backward pass
+    computes each tile's logits again; d logp/d logits = (onehot − softmax)/T. Weight gradients are summed in float32.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, which, target, temperature):  # type: ignore[override]
+        wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        logprobs = torch.empty(len(which), dtype=wide, device=hidden.device)
+        entropy = torch.empty_like(logprobs)
+        for rows, events, local in _tiles(which, len(hidden)):
+            logits = _logits(hidden[rows], weight, bias, wide)
+            logp = _tempered(logits, local, temperature[events])
+            logprobs[events] = logp.gather(1, target[events][:, None])[:, 0]
+            entropy[events] = -(logp.exp() * logp).sum(1)
+        ctx.save_for_backward(hidden, weight, bias, which, target, temperature)
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx, grad_logprobs, _grad_entropy):  # type: ignore[override]
+        hidden, weight, bias, which, target, temperature = ctx.saved_tensors
+        wide = grad_logprobs.dtype
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.zeros(bias.shape, dtype=wide, device=bias.device) if bias is not None else None
+        for rows, events, local in _tiles(which, len(hidden)):
+            logits = _logits(hidden[rows], weight, bias, wide)
+            scale = (grad_logprobs[events] / temperature[events].to(wide))[:, None]
+            by_event = _tempered(logits, local, temperature[events]).exp_().mul_(-scale)
+            by_event.scatter_add_(1, target[events][:, None], scale)
+            by_row = torch.zeros_like(logits).index_add_(0, local, by_event)
+            narrow = by_row.to(hidden.dtype)
+            grad_hidden[rows] = narrow @ weight
+            if grad_weight is not None:
+                grad_weight += narrow.T @ hidden[rows]
+            if grad_bias is not None:
+                grad_bias += by_row.sum(0)
+        as_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
+        as_bias = None if grad_bias is None else grad_bias.to(bias.dtype)
+        return grad_hidden, as_weight, as_bias, None, None, None
+
+
+def _tiles(which: Tensor, num_positions: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """(positions, events at those positions, the events' positions counted from the tile's start)."""
+    for start in range(0, num_positions, HEAD_TILE):
+        events = ((which >= start) & (which < start + HEAD_TILE)).nonzero()[:, 0]
+        yield slice(start, min(start + HEAD_TILE, num_positions)), events, which[events] - start
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, wide: torch.dtype) -> Tensor:
+    logits = hidden @ weight.T
+    return (logits if bias is None else logits + bias).to(wide)
+
+
+def _tempered(logits: Tensor, local: Tensor, temperature: Tensor) -> Tensor:
+    return torch.log_softmax(logits[local] / temperature[:, None].to(logits.dtype), dim=1)

@@ -1,0 +1,98 @@
+"""Plays G episodes of each task. Facts only: no reward, no credit.
+
+`play` is the one way episodes come to be, in training, validation, test and preflight alike; `Rollouts` adds the order of
+training tasks. Both see the sampler protocol, never a concrete engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from milepost.engines.base import Sampler, SampleRequest, SamplingSettings
+from milepost.recipe import RolloutSection
+from milepost.tasks import TaskOrder
+from milepost.types import Episode, EpisodeId, Group, Sampled, StopKind, StopReason, Task, Turn
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How this policy reads and writes text."""
+
+    encode: Callable[[Task], np.ndarray]
+    """task → prompt ids"""
+    decode: Callable[[np.ndarray], str]
+    """sampled ids → text without special tokens"""
+    complete: Callable[[str], np.ndarray]
+    """a demonstration's text → the ids a policy would have sampled for it, end of turn included"""
+
+
+def play(
+    tasks: Sequence[Task],
+    sampler: Sampler,
+    codec: Codec,
+    *,
+    phase: str,
+    step: int,
+    num_samples: int,
+    max_new_tokens: int,
+    settings: SamplingSettings,
+) -> list[Group]:
+    """`num_samples` episodes of each task, in task order. Every draw is keyed by its episode's id."""
+    requests: list[SampleRequest] = []
+    prompts = [codec.encode(task) for task in tasks]
+    for task, ids in zip(tasks, prompts):
+        for member in range(num_samples):
+            requests.append(SampleRequest(EpisodeId(phase, step, task.key, member), 0, ids, max_new_tokens))
+    began = time.perf_counter()
+    sampled = sampler.sample(requests, settings)
+    seconds = (time.perf_counter() - began) / max(1, len(requests))
+    groups = []
+    for t, task in enumerate(tasks):
+        name = f"{phase}/{step}/{task.key}"
+        mine = range(t * num_samples, (t + 1) * num_samples)
+        episodes = tuple(_episode(requests[i], sampled[i], name, codec, seconds) for i in mine)
+        groups.append(Group(name, task, episodes))
+    return groups
+
+
+def _episode(request: SampleRequest, sampled: Sampled, group_id: str, codec: Codec, seconds: float) -> Episode:
+    stop = {
+        "stop": StopReason(StopKind.TERMINATED, "end_of_turn"),
+        "length": StopReason(StopKind.TRUNCATED, "tokens"),
+        "context": StopReason(StopKind.TRUNCATED, "context"),
+    }.get(sampled.finish, StopReason(StopKind.FAULT, sampled.finish))
+    turn = Turn(request.ids, sampled, text=codec.decode(sampled.ids), seconds=seconds)
+    start = hashlib.blake2b(np.asarray(request.ids, np.int32).tobytes(), digest_size=8).hexdigest()
+    return Episode(request.episode, group_id, (turn,), stop, start_fingerprint=start, seconds=seconds)
+
+
+class Rollouts:
+    """The stream of training groups: step k's tasks, played G times each by the sampler's current weights."""
+
+    def __init__(self, order: TaskOrder, sampler: Sampler, codec: Codec, section: RolloutSection) -> None:
+        self.order, self.sampler, self.codec, self.section = order, sampler, codec, section
+
+    def take(self, step: int) -> list[Group]:
+        tasks = self.order.take(self.section.prompts_per_step)
+        return play(
+            tasks,
+            self.sampler,
+            self.codec,
+            phase="train",
+            step=step,
+            num_samples=self.section.group_size,
+            max_new_tokens=self.section.max_new_tokens,
+            settings=SamplingSettings(temperature=self.section.temperature),
+        )
+
+    def state(self) -> dict[str, Any]:
+        return self.order.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.order.load_state(state)

@@ -1,0 +1,221 @@
+"""The GRPO loop: take → score → credit → update → load → commit, with held-out evaluation beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from milepost import streams
+from milepost.credit import assign, reward_metrics
+from milepost.evaluate import EvalReport
+from milepost.health.canary import Finding, first_update
+from milepost.learner import Learner, UpdateReport, deal, default_lr
+from milepost.progress import Progress, say
+from milepost.recipe import Recipe
+from milepost.rollout import Rollouts
+from milepost.stages.session import (
+    Panel,
+    Reference,
+    Session,
+    group_batch,
+    no_signal_findings,
+    peak_memory_gb,
+    probe_weights,
+    scoring_batch,
+)  # fmt: skip
+from milepost.tasks import TaskOrder
+from milepost.types import Credit, Group, Reward
+
+
+def run_grpo(session: Session, resume: Path | None = None) -> EvalReport | None:
+    """Trains for `grpo.steps` and ends on the best validation checkpoint; returns that checkpoint's report."""
+    loop = Loop(session)
+    if resume:
+        loop.load_state(session.load(resume, loop.learner))
+    elif session.tasks.validation:
+        loop.validate(0)
+    progress = Progress(range(loop.step, session.recipe.grpo.steps), "GRPO")
+    for step in progress:
+        with session.timed("sample"):
+            groups = loop.rollouts.take(step)
+        with session.timed("score"):
+            rewards = session.grader.score(groups)
+        with session.timed("update"):
+            credits, reports = loop.update(step, groups, rewards)
+        session.sampler.load(loop.learner.num_steps)
+        metrics = loop.measure(step, groups, rewards, credits, reports)
+        session.run.commit_step(step, "train", groups, rewards, credits, metrics)
+        loop.step = step + 1
+        loop.after(metrics)
+        progress.note(f"reward {metrics.get('reward/mean', float('nan')):.3f}, best held-out {loop.best_text()}")
+    return loop.finish()
+
+
+@dataclass
+class Best:
+    """The best validation so far: by success, never by loss or reward; ties go to the earlier step."""
+
+    step: int = -1
+    success: float = -1.0
+
+
+class Loop:
+    """Everything of GRPO that has a memory."""
+
+    def __init__(self, session: Session) -> None:
+        recipe = session.recipe
+        self.session, self.recipe, self.step, self.best = session, recipe, 0, Best()
+        lr = recipe.optimizer.lr or default_lr(session.policy.num_parameters, "grpo")
+        updates = recipe.grpo.steps * recipe.update.num_iterations * recipe.update.minibatches
+        self.learner = Learner(session.policy, recipe.optimizer, recipe.update, lr=lr, total_steps=updates)
+        weights = {s.name or s.path: s.weight for s in recipe.tasks.sources}
+        self.order = TaskOrder(session.tasks.train, recipe.tasks.order, recipe.seed, weights)
+        self.rollouts = Rollouts(self.order, session.sampler, session.codec, recipe.rollout)
+        self.reference = Reference(session.policy, self.learner) if self.beta(0) or self.beta(1) else None
+        self.panel = Panel(Panel.sample(session, 0), self.learner)
+        self.evaluated = -1
+
+    def beta(self, step: int) -> float:
+        kl = self.recipe.kl
+        if kl.beta_end is None:
+            return kl.beta
+        return kl.beta + (kl.beta_end - kl.beta) * min(1.0, step / max(1, self.recipe.grpo.steps - 1))
+
+    def update(
+        self, step: int, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]
+    ) -> tuple[list[list[Credit]], list[UpdateReport]]:
+        """Credit, then `num_iterations` passes of `minibatches` optimizer steps over the batch."""
+        recipe, beta = self.recipe, self.beta(step)
+        if recipe.grpo.random_reward:
+            rewards = [[_coin(recipe.seed, e.id, r) for e, r in zip(g.episodes, rs)] for g, rs in zip(groups, rewards)]
+        penalty = self.kl_penalty(groups, beta) if beta and recipe.kl.place == "reward" else None
+        credits = assign(groups, rewards, recipe.credit, recipe.rollout, penalty)
+        in_loss = beta > 0 and recipe.kl.place == "loss"
+        parts = deal([g.id for g in groups], recipe.update.minibatches)
+        batches = [group_batch(groups, credits, recipe, set(part), keep_constant=in_loss) for part in parts]
+        several = len(batches) * recipe.update.num_iterations > 1
+        # Old log-probs are frozen before the first of several updates; with a single one they are the current ones.
+        batches = [b and b.with_logprobs(old=self.learner.score(b) if several else None) for b in batches]
+        if in_loss and self.reference:
+            batches = [b and b.with_logprobs(ref=self.reference.score(b)) for b in batches]
+        reports = [
+            self.learner.update(b, recipe.loss, recipe.kl, recipe.correction, beta=beta if in_loss else 0.0,
+                                correct=corrects(recipe, self.session.policy.precision))
+            for _ in range(recipe.update.num_iterations)
+            for b in batches
+        ]  # fmt: skip
+        return credits, reports
+
+    def kl_penalty(self, groups: Sequence[Group], beta: float) -> dict:
+        """β·Σ_t (log π − log π_ref) per episode: k1 in the reward, detached."""
+        batch = scoring_batch([e for g in groups for e in g.episodes])
+        if batch is None or self.reference is None:
+            return {}
+        gap = self.learner.score(batch) - self.reference.score(batch)
+        return {e: beta * float(gap[batch.episode_E == i].sum()) for i, e in enumerate(batch.episodes)}
+
+    def measure(
+        self, step: int, groups: Sequence[Group], rewards: Any, credits: Any, reports: Sequence[UpdateReport]
+    ) -> dict[str, float]:
+        """All metrics of the step; runs the canaries and records what they find."""
+        session, recipe = self.session, self.recipe
+        findings, metrics = no_signal_findings(groups, rewards, credits, recipe)
+        metrics |= reward_metrics(groups, rewards) | episode_metrics(groups, rewards) | update_metrics(reports)
+        if step == 0 and reports and reports[0].stepped:
+            findings += first_update(reports[0].metrics, session.policy.precision)
+        whole = (step + 1) % recipe.grpo.panel_every == 0
+        if any(r.stepped for r in reports):
+            metrics |= self.panel.measure(whole)
+            findings += probe_weights(session, self.learner, step)
+        if whole or step == 0:
+            findings += [Finding("stop", "verifier", text) for text in session.grader.canary(session.tasks.train)]
+        metrics |= session.take_clock() | {"peak_memory_gb": peak_memory_gb(), "kl/beta": self.beta(step)}
+        session.find(findings, step)
+        return metrics
+
+    def validate(self, step: int) -> None:
+        report = self.session.evaluate("validation", step)
+        self.evaluated = step
+        if report.success > self.best.success:
+            self.best = Best(step, report.success)
+        say(f"step {step}: held-out success {report.success:.1%} ({report.num_tasks} tasks × {report.samples})")
+
+    def after(self, metrics: dict[str, float]) -> None:
+        """Evaluates and saves when due; always at the end."""
+        recipe, last = self.recipe, self.step == self.recipe.grpo.steps
+        if self.session.tasks.validation and (self.step % recipe.eval_every == 0 or last):
+            self.validate(self.step)
+        if self.step % recipe.save_every == 0 or last or self.best.step == self.step:
+            self.save()
+
+    def save(self) -> Path:
+        return self.session.save("grpo", self.step, self.learner, self.state(), best=self.best.step)
+
+    def best_text(self) -> str:
+        return f"{self.best.success:.1%} at step {self.best.step}" if self.best.step >= 0 else "not measured"
+
+    def finish(self) -> EvalReport | None:
+        """Leaves the policy on the best validation checkpoint."""
+        best = self.session.run.checkpoints / "grpo" / f"step-{self.best.step:06d}"
+        if self.best.step > 0 and self.best.step != self.step and best.exists():
+            self.session.load(best, self.learner)
+        return None
+
+    def state(self) -> dict[str, Any]:
+        return {"tasks": self.rollouts.state(), "best": [self.best.step, self.best.success], "panel": self.panel.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+        self.rollouts.load_state(state["tasks"])
+        self.best = Best(*state["best"])
+        self.panel.load_state(state["panel"])
+
+
+def corrects(recipe: Recipe, precision: str) -> bool:
+    """Whether importance weights for sampler–learner mismatch apply: always where asked, else below float32."""
+    kind = recipe.correction.kind
+    return kind not in ("auto", "none") or (kind == "auto" and precision != "float32")
+
+
+def _coin(seed: int, episode: Any, reward: Reward) -> Reward:
+    """The control's reward: a coin keyed by the episode; success stays what it is."""
+    return replace(reward, total=float(streams.coin(seed, f"random-reward/{episode}"))) if reward.scorable else reward
+
+
+def episode_metrics(groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
+    """Lengths, success and parts over the step's episodes; a metric without data is absent."""
+    lengths = [e.num_sampled for g in groups for e in g.episodes]
+    flat = [r for rs in rewards for r in rs]
+    metrics = {
+        "length/mean": float(np.mean(lengths)),
+        "length/max": float(max(lengths)),
+        "tokens/sampled": float(sum(lengths)),
+    }
+    success = [r.success for r in flat if r.success is not None]
+    extractable = [r.extractable for r in flat if r.extractable is not None]
+    if success:
+        metrics["success/train"] = float(np.mean(success))
+    if extractable:
+        metrics["extractable/rate"] = float(np.mean(extractable))
+    for name in sorted({name for r in flat for name in r.parts}):
+        metrics[f"reward/{name}"] = float(np.mean([r.parts[name] for r in flat if name in r.parts]))
+    return metrics
+
+
+def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float]:
+    """Means over the step's optimizer updates; counts of updates and of empty ones."""
+    stepped = [r for r in reports if r.stepped]
+    metrics = {"updates/stepped": float(len(stepped)), "updates/empty": float(len(reports) - len(stepped))}
+    if not stepped:
+        return metrics
+    for name in sorted({name for r in stepped for name in r.metrics}):
+        metrics[name] = float(np.mean([r.metrics[name] for r in stepped if name in r.metrics]))
+    metrics |= {
+        "loss": float(np.mean([r.loss for r in stepped])),
+        "grad_norm": float(np.mean([r.grad_norm for r in stepped])),
+    }
+    return metrics | {"lr": stepped[-1].lr, "tokens/trained": float(sum(r.num_events for r in stepped))}

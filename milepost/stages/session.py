@@ -1,0 +1,239 @@
+"""What every stage shares: the parts of one run, and one `state()` for all that the future depends on."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from milepost.checkpoint import load_checkpoint, save_checkpoint
+from milepost.credit import signal_report
+from milepost.engines.base import Sampler, SampleRequest, SamplingSettings
+from milepost.evaluate import EvalReport, evaluate
+from milepost.executors import Executor
+from milepost.forest import Batch, build_batch
+from milepost.health.canary import Finding, drift, weights_arrived
+from milepost.learner import Learner
+from milepost.models import Policy, save_policy
+from milepost.progress import say
+from milepost.recipe import Recipe
+from milepost.reward import Grader
+from milepost.rollout import Codec, play
+from milepost.store import Run
+from milepost.tasks import TaskSet
+from milepost.types import Credit, Episode, EpisodeId, Group, MilepostError, Task
+
+PANEL_TEXTS = 16
+PROBES = 4
+"""Panel texts scored after every update; all of them are scored every `grpo.panel_every` steps."""
+
+
+class RunStopped(MilepostError):
+    """Training stopped itself because going on would be pointless. The run is valid."""
+
+
+@dataclass
+class Session:
+    """One run's parts. The cli builds it; stages use it and know no concrete engine."""
+
+    recipe: Recipe
+    policy: Policy
+    codec: Codec
+    sampler: Sampler
+    tasks: TaskSet
+    grader: Grader
+    run: Run
+    clock: dict[str, float] = field(default_factory=dict)
+
+    def play(self, tasks: Sequence[Task], *, phase: str, step: int, num_samples: int, greedy: bool = False) -> list[Group]:
+        """Episodes for measurement, under the evaluation's decoding settings."""
+        section = self.recipe.eval
+        settings = SamplingSettings(temperature=0.0) if greedy else SamplingSettings(section.temperature, section.top_p)
+        return play(
+            tasks,
+            self.sampler,
+            self.codec,
+            phase=phase,
+            step=step,
+            num_samples=1 if greedy else num_samples,
+            max_new_tokens=self.recipe.rollout.max_new_tokens,
+            settings=settings,
+        )
+
+    def evaluate(self, split: str, step: int, *, label: str = "") -> EvalReport:
+        """Held-out success of the current weights; stored under `label` (default: the split)."""
+        test = split == "test"
+        tasks = self.tasks.test if test else self.tasks.validation
+        phase = label or split
+        with self.timed("eval"):
+            report = evaluate(
+                tasks,
+                lambda chosen, num_samples, greedy: self.play(
+                    chosen, phase=f"{phase}{'-greedy' if greedy else ''}", step=step, num_samples=num_samples, greedy=greedy
+                ),
+                self.grader.score,
+                split=split,
+                samples=self.recipe.eval.test_samples if test else self.recipe.eval.samples,
+                greedy=test,
+                step=step,
+                settings={
+                    "temperature": self.recipe.eval.temperature,
+                    "top_p": self.recipe.eval.top_p,
+                    "max_new_tokens": self.recipe.rollout.max_new_tokens,
+                },
+            )
+        self.run.add_eval(phase, step, report)
+        return report
+
+    def find(self, findings: Sequence[Finding], step: int) -> None:
+        """Records findings; says warnings; raises RunStopped on a stop."""
+        for finding in findings:
+            self.run.add_event(finding.level, finding.name, finding.message, step=step)
+            if finding.level != "info":
+                say(f"{finding.level}: {finding.message}")
+        for finding in findings:
+            if finding.level == "stop":
+                raise RunStopped(f"step {step}: {finding.message}")
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Adds the block's wall seconds to `clock[name]`."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.clock[name] = self.clock.get(name, 0.0) + time.perf_counter() - began
+
+    def take_clock(self) -> dict[str, float]:
+        taken, self.clock = self.clock, {}
+        return {f"seconds/{name}": seconds for name, seconds in taken.items()}
+
+    def save(self, stage: str, step: int, learner: Learner, state: dict[str, Any], *, best: int | None = None) -> Path:
+        """An atomic checkpoint after `step` steps of `stage`: a Hugging Face folder, and all that resuming needs."""
+        return save_checkpoint(
+            self.run.checkpoints / stage,
+            step,
+            write_policy=lambda folder: save_policy(folder, learner.masters, self.policy),
+            tensors=learner.state(),
+            state={**state, "stage": stage, "step": step},
+            keep=self.recipe.save.keep,
+            best=best,
+        )
+
+    def load(self, folder: Path, learner: Learner) -> dict[str, Any]:
+        tensors, state = load_checkpoint(folder)
+        learner.load_state(tensors)
+        self.sampler.load(learner.num_steps)
+        return state
+
+
+def group_batch(groups: Sequence[Group], credits: Sequence[Sequence[Credit]], recipe: Recipe, only: set[str] | None = None,
+                *, keep_constant: bool) -> Batch | None:  # fmt: skip
+    """The update batch of whole groups (those in `only`)."""
+    rows = [(e, c) for g, cs in zip(groups, credits) if only is None or g.id in only for e, c in zip(g.episodes, cs)]
+    return build_batch(
+        [e for e, _ in rows], [c for _, c in rows], aggregate=recipe.loss.aggregate,
+        constant=recipe.loss.constant or recipe.rollout.max_new_tokens, drop_constant_groups=not keep_constant,
+    )  # fmt: skip
+
+
+def scoring_batch(episodes: Sequence[Episode]) -> Batch | None:
+    """A batch for reading log-probs of all sampled tokens; weights and advantages carry no meaning."""
+    return build_batch(episodes, [Credit(e.id, np.ones(e.num_sampled), True, True) for e in episodes])
+
+
+class Reference:
+    """The frozen policy that KL is measured against. Exists only while β > 0."""
+
+    def __init__(self, policy: Policy, learner: Learner) -> None:
+        self.model = copy.deepcopy(policy.model).requires_grad_(False)
+        self.executor = Executor(self.model, learner.executor.kind, learner.executor.tokens_per_call, learner.counters)
+
+    def score(self, batch: Batch) -> np.ndarray:
+        return self.executor.score(batch)
+
+
+class Panel:
+    """A fixed panel of texts that the first policy sampled, with its log-probs: how far has the policy gone?"""
+
+    def __init__(self, episodes: Sequence[Episode], learner: Learner) -> None:
+        self.learner = learner
+        self.whole = scoring_batch(episodes)
+        self.probes = scoring_batch(episodes[:PROBES])
+        self.first = None if self.whole is None else learner.score(self.whole)
+        self.before = None if self.probes is None else learner.score(self.probes)
+
+    @staticmethod
+    def sample(session: Session, step: int) -> list[Episode]:
+        tasks = (session.tasks.validation or session.tasks.train)[:PANEL_TEXTS]
+        return [g.episodes[0] for g in session.play(tasks, phase="panel", step=step, num_samples=1)]
+
+    def measure(self, whole: bool) -> dict[str, float]:
+        """update_kl: nats per token between the last and the new weights; drift: between the first and the new."""
+        if self.probes is None or self.before is None or self.whole is None or self.first is None:
+            return {}
+        now = self.learner.score(self.probes)
+        metrics = {"update_kl": drift(self.before, now)}
+        self.before = now
+        if whole:
+            metrics["drift/nats_per_token"] = drift(self.first, self.learner.score(self.whole))
+        return metrics
+
+    def state(self) -> dict[str, Any]:
+        as_list = lambda x: None if x is None else [float(v) for v in x]  # noqa: E731
+        return {"first": as_list(self.first), "before": as_list(self.before)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.first, self.before = np.array(state["first"]), np.array(state["before"])
+
+
+def probe_weights(session: Session, learner: Learner, step: int) -> list[Finding]:
+    """Samples a few tokens with the engine's new weights and compares their log-probs with the learner's."""
+    task = (session.tasks.validation or session.tasks.train)[0]
+    request = SampleRequest(EpisodeId("canary", step, task.key, 0), 0, session.codec.encode(task), 4)
+    groups = play(
+        [task],
+        session.sampler,
+        session.codec,
+        phase="canary",
+        step=step,
+        num_samples=1,
+        max_new_tokens=4,
+        settings=SamplingSettings(temperature=session.recipe.rollout.temperature),
+    )
+    del request
+    batch = scoring_batch(groups[0].episodes)
+    if batch is None:
+        return []
+    return weights_arrived(batch.sampler_E, learner.score(batch), session.policy.precision)
+
+
+def no_signal_findings(groups: Sequence[Group], rewards: Any, credits: Any, recipe: Recipe) -> tuple[list[Finding], dict]:
+    """Warn or stop, as the recipe says, when a batch cannot teach anything or every completion was cut."""
+    report = signal_report(groups, rewards, credits)
+    found = []
+    if report.truncation:
+        found.append(Finding(_level(recipe.grpo.truncated_batch), "all_truncated", report.truncation))
+    if report.cause and not report.truncation:
+        found.append(Finding(_level(recipe.grpo.no_signal), "no_signal", report.cause))
+    return found, report.metrics()
+
+
+def _level(choice: str) -> Any:
+    return "stop" if choice == "stop" else "warning"
+
+
+def peak_memory_gb() -> float:
+    """Largest resident size of this process so far; on a GPU the largest allocation."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e9
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

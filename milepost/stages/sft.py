@@ -1,0 +1,90 @@
+"""Supervised warm start: demonstrations become episodes whose every completion token has weight and advantage 1.
+
+The forest, the executor and the learner are those of GRPO; only the objective differs (plain cross-entropy).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from milepost import streams
+from milepost.forest import Batch, build_batch
+from milepost.learner import Learner, default_lr
+from milepost.progress import Progress
+from milepost.recipe import LossSection
+from milepost.stages.session import Session, peak_memory_gb
+from milepost.tasks import demonstrations
+from milepost.types import Credit, Episode, EpisodeId, RecipeError, Sampled, StopKind, StopReason, Task, Turn
+
+CROSS_ENTROPY = LossSection(objective="cross_entropy", aggregate="token_mean")
+
+
+def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft", cpu_seconds: float = 0.0) -> Learner:
+    """Trains on demonstrations for `sft.steps`, or until `cpu_seconds` of this process are used if that is given."""
+    section = session.recipe.sft
+    examples = as_episodes(session, demonstrations(section, session.tasks.train))
+    if not examples:
+        raise RecipeError("sft.demonstrations gave no examples; name a JSONL file or a template such as 'Answer: {answer}'")
+    optimizer = session.recipe.optimizer.model_copy(
+        update={"schedule": "constant" if cpu_seconds else section.schedule, "warmup_steps": section.warmup_steps}
+    )
+    lr = section.lr or default_lr(session.policy.num_parameters, "sft")
+    learner = Learner(session.policy, optimizer, session.recipe.update, lr=lr, total_steps=section.steps)
+    start = session.load(resume, learner)["step"] if resume else 0
+    began = time.process_time()
+    progress = Progress(
+        range(start, 10**9 if cpu_seconds else section.steps), stage.upper(), None if cpu_seconds else section.steps
+    )
+    for step in progress:
+        with session.timed("update"):
+            report = learner.update(batch_at(session, examples, step), CROSS_ENTROPY)
+        metrics = {
+            f"sft/{name}": value
+            for name, value in (("loss", report.loss), ("grad_norm", report.grad_norm), ("lr", report.lr))
+        }
+        session.run.commit_step(
+            step, stage, [], [], [], metrics | session.take_clock() | {"peak_memory_gb": peak_memory_gb()}
+        )
+        progress.note(f"loss {report.loss:.3f}")
+        done = step + 1 == section.steps if not cpu_seconds else time.process_time() - began >= cpu_seconds
+        if done or (step + 1) % max(1, session.recipe.save.every or section.steps) == 0:
+            session.save(stage, step + 1, learner, {})
+        if done:
+            break
+    session.sampler.load(learner.num_steps)
+    return learner
+
+
+def as_episodes(session: Session, examples: Sequence[tuple[Task, str]]) -> list[Episode]:
+    """Demonstrations in the shape of sampled episodes; nothing sampled them, so their log-probs are 0 and unused."""
+    done = StopReason(StopKind.TERMINATED, "end_of_turn")
+    episodes = []
+    for index, (task, text) in enumerate(examples):
+        ids = session.codec.complete(text)
+        sampled = Sampled(ids, np.zeros(len(ids)), 1.0, ((0, 0),), "stop")
+        name = f"sft/{index}/{task.key}"
+        turn = Turn(session.codec.encode(task), sampled, text=text)
+        episodes.append(Episode(EpisodeId("sft", index, task.key, 0), name, (turn,), done))
+    return episodes
+
+
+def batch_at(session: Session, examples: Sequence[Episode], step: int) -> Batch | None:
+    """Step k's examples: epochs of keyed permutations, cut into batches; the last one of an epoch may span two."""
+    size = min(session.recipe.sft.batch_size, len(examples))
+    chosen: list[Episode] = []
+    for position in range(step * size, (step + 1) * size):
+        epoch, offset = divmod(position, len(examples))
+        chosen.append(examples[order(session.recipe.seed, epoch, len(examples))[offset]])
+    chosen = list({e.id: e for e in chosen}.values())
+    return build_batch(chosen, [Credit(e.id, np.ones(e.num_sampled), True, True) for e in chosen])
+
+
+@lru_cache(maxsize=4)
+def order(seed: int, epoch: int, n: int) -> np.ndarray:
+    """One epoch's permutation of n examples."""
+    return streams.shuffled(seed, f"sft/epoch/{epoch}", n)
