@@ -1,0 +1,176 @@
+"""Facts as database columns and back, exactly: ids and log-probs as bytes, everything else as JSON that loses nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from milepost.types import Credit, DataError, Episode, EpisodeId, Reward, Sampled, StopKind, StopReason, Turn
+
+
+def episode_row(episode: Episode) -> dict[str, Any]:
+    name, branch = episode.id, episode.branch_of
+    return {
+        "id_phase": name.phase, "id_step": int(name.step), "task_key": name.task_key, "member": int(name.member),
+        "attempt": int(name.attempt), "group_id": episode.group_id, "stop_kind": str(episode.stop.kind),
+        "stop_reason": episode.stop.reason, "facts": dumps(episode.facts), "seconds": float(episode.seconds),
+        "branch_of": dumps([*_id_fields(branch[0]), int(branch[1])]) if branch else None,
+        "start_fingerprint": episode.start_fingerprint, "num_sampled": episode.num_sampled,
+    }  # fmt: skip
+
+
+def _id_fields(name: EpisodeId) -> list[Any]:
+    return [name.phase, int(name.step), name.task_key, int(name.member), int(name.attempt)]
+
+
+def episode(row: sqlite3.Row, turns: tuple[Turn, ...]) -> Episode:
+    branch = loads(row["branch_of"]) if row["branch_of"] else None
+    return Episode(
+        id=EpisodeId(row["id_phase"], row["id_step"], row["task_key"], row["member"], row["attempt"]),
+        group_id=row["group_id"],
+        turns=turns,
+        stop=StopReason(StopKind(row["stop_kind"]), row["stop_reason"]),
+        branch_of=(EpisodeId(*branch[:5]), branch[5]) if branch else None,
+        facts=loads(row["facts"]),
+        start_fingerprint=row["start_fingerprint"],
+        seconds=row["seconds"],
+    )
+
+
+def turn_row(turn: Turn) -> tuple[Any, ...]:
+    drawn = turn.sampled
+    return (
+        turn.context_ids.astype("<i4").tobytes(),
+        drawn.ids.astype("<i4").tobytes(),
+        drawn.logprobs.astype("<f4").tobytes(),
+        float(drawn.temperature),
+        dumps([[int(start), int(version)] for start, version in drawn.versions]),
+        drawn.finish,
+        text_to_column(turn.text),
+        int(turn.new_segment),
+        dumps(turn.facts),
+        turn.state_key,
+        dumps(list(turn.events)),
+        float(turn.seconds),
+        turn.agent,
+    )
+
+
+def turn(row: Sequence[Any], blobs: Mapping[str, bytes]) -> Turn:
+    context, ids, logprobs, temperature, versions, finish, text, new_segment, facts, state_key, events, seconds, agent = row
+    spans = tuple((start, version) for start, version in loads(versions))
+    drawn = Sampled(np.frombuffer(ids, "<i4"), np.frombuffer(logprobs, "<f4"), temperature, spans, finish)
+    return Turn(np.frombuffer(context, "<i4"), drawn, text_from_column(text), bool(new_segment), loads(facts), state_key,
+                tuple(loads(events)), seconds, agent, blobs)  # fmt: skip
+
+
+def reward_row(episode: Episode, reward: Reward | None) -> dict[str, Any]:
+    if reward is None:
+        return {}
+    if reward.total is not None and math.isnan(reward.total):
+        raise DataError(f"the reward of {episode.id} is NaN; a reward that cannot be judged carries a cause instead")
+    flags = {name: None if flag is None else int(flag) for name, flag in
+             (("success", reward.success), ("extractable", reward.extractable))}  # fmt: skip
+    total = None if reward.total is None else float(reward.total)
+    return {"reward": total, "parts": dumps(reward.parts), "cause": reward.cause, **flags}
+
+
+def reward(row: sqlite3.Row) -> Reward | None:
+    if row["reward"] is None and row["cause"] is None:
+        return None
+    success, extractable = (None if row[name] is None else bool(row[name]) for name in ("success", "extractable"))
+    return Reward(row["reward"], loads(row["parts"]), success, extractable, row["cause"])
+
+
+def credit_row(credit: Credit | None) -> dict[str, Any]:
+    """One number where all tokens share it, which is nearly always; the whole array otherwise."""
+    if credit is None:
+        return {}
+    values = np.asarray(credit.advantages, dtype="<f8")
+    shared = len(values) == 0 or bool((values == values[0]).all())
+    return {"advantage": float(values[0] if shared and len(values) else values.mean() if len(values) else 0.0),
+            "advantages": None if shared else values.tobytes(), "trained": int(credit.trained),
+            "in_baseline": int(credit.in_baseline), "constant_group": int(credit.constant_group)}  # fmt: skip
+
+
+def credit(row: sqlite3.Row) -> Credit | None:
+    if row["trained"] is None:
+        return None
+    blob, num = row["advantages"], row["num_sampled"]
+    values = np.full(num, row["advantage"]) if blob is None else np.frombuffer(blob, "<f8")
+    name = EpisodeId(row["id_phase"], row["id_step"], row["task_key"], row["member"], row["attempt"])
+    return Credit(name, values, bool(row["trained"]), bool(row["in_baseline"]), bool(row["constant_group"]))
+
+
+# JSON in which tuples, bytes, arrays and non-text keys survive
+
+
+def dumps(value: Any) -> str:
+    """Raises DataError, naming the place, for values of other types than plain ones, bytes, sets and numpy's."""
+    return json.dumps(_encode(value, "value"))
+
+
+def loads(text: str) -> Any:
+    return json.loads(text, object_hook=_decode)
+
+
+def _encode(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list):
+        return [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"$tuple": [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {key: _encode(item, f"{where}.{key}") for key, item in value.items()}
+        return {"$dict": [[_encode(key, where), _encode(item, f"{where}.{key}")] for key, item in value.items()]}
+    if isinstance(value, (set, frozenset)):
+        return {"$set": [_encode(item, where) for item in sorted(value, key=repr)]}
+    if isinstance(value, (bytes, bytearray)):
+        return {"$bytes": base64.b64encode(value).decode()}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {"$array": [value.dtype.str, list(value.shape), data]}
+    raise DataError(f"{where} is a {type(value).__name__}, which cannot be stored; use text, numbers, lists or mappings")
+
+
+def _decode(found: dict[str, Any]) -> Any:
+    if len(found) != 1:
+        return found
+    ((tag, value),) = found.items()
+    match tag:
+        case "$tuple":
+            return tuple(value)
+        case "$dict":
+            return {key: item for key, item in value}
+        case "$set":
+            return set(value)
+        case "$bytes":
+            return base64.b64decode(value)
+        case "$array":
+            dtype, shape, data = value
+            return np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape)
+        case _:
+            return found
+
+
+def text_to_column(text: str) -> str | bytes:
+    """SQLite takes valid Unicode only; lone surrogates travel as bytes."""
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def text_from_column(column: str | bytes) -> str:
+    return column.decode("utf-8", "surrogatepass") if isinstance(column, bytes) else column

@@ -1,0 +1,503 @@
+"""The run directory and its only reader and writer. No torch: a run can be read, scored again and reported anywhere.
+
+    runs/NAME/  recipe.json     resolved recipe          store.sqlite   metrics, episodes, evaluations, events
+                recipe.toml     as given, if it was      checkpoints/   see checkpoint.py
+                formula.txt     loss in words            report.html    see report.py
+
+Every commit is one transaction in write-ahead mode: a process killed at any time leaves a valid store that holds whole
+steps only. One process writes a run (`Run.create`, `Run.open(path, write=True)`); any number may read meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import milepost
+from milepost import rows
+from milepost.disk import StoreError, WriteLock, disk_problem, writer_pid
+from milepost.recipe import Recipe, make_recipe
+from milepost.rows import dumps, loads
+from milepost.types import Credit, Episode, Group, RecipeError, Reward, Task, Turn
+
+SCHEMA_VERSION = 1
+
+# phase and step say which commit a row belongs to; id_phase and id_step belong to the episode's own name, which may be
+# older (episodes sampled ahead) or shared between commits (the same held-out tasks after SFT and after GRPO).
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE commits (id INTEGER PRIMARY KEY, phase TEXT NOT NULL, step INTEGER NOT NULL, time REAL NOT NULL,
+    UNIQUE (phase, step));
+CREATE TABLE metrics (phase TEXT NOT NULL, step INTEGER NOT NULL, name TEXT NOT NULL, value REAL NOT NULL,
+    PRIMARY KEY (phase, step, name)) WITHOUT ROWID;
+CREATE TABLE tasks (key TEXT PRIMARY KEY, source TEXT, split TEXT, prompt TEXT, answer TEXT, columns TEXT);
+CREATE TABLE episodes (id INTEGER PRIMARY KEY, phase TEXT NOT NULL, step INTEGER NOT NULL, split TEXT NOT NULL,
+    id_phase TEXT, id_step INTEGER, task_key TEXT, member INTEGER, attempt INTEGER, group_id TEXT, source TEXT,
+    stop_kind TEXT, stop_reason TEXT, branch_of TEXT, facts TEXT, start_fingerprint TEXT, seconds REAL,
+    num_sampled INTEGER, reward REAL, parts TEXT, success INTEGER, extractable INTEGER, cause TEXT,
+    advantage REAL, advantages BLOB, trained INTEGER, in_baseline INTEGER, constant_group INTEGER,
+    UNIQUE (phase, step, split, id_phase, id_step, task_key, member, attempt));
+CREATE TABLE turns (episode INTEGER NOT NULL, turn INTEGER NOT NULL, context_ids BLOB, sampled_ids BLOB, logprobs BLOB,
+    temperature REAL, versions TEXT, finish TEXT, text TEXT, new_segment INTEGER, facts TEXT, state_key TEXT,
+    events TEXT, seconds REAL, agent TEXT, PRIMARY KEY (episode, turn)) WITHOUT ROWID;
+CREATE TABLE blobs (episode INTEGER NOT NULL, turn INTEGER NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL,
+    PRIMARY KEY (episode, turn, name));
+CREATE TABLE evals (id INTEGER PRIMARY KEY, phase TEXT NOT NULL, step INTEGER NOT NULL, split TEXT NOT NULL,
+    time REAL NOT NULL, report TEXT NOT NULL, UNIQUE (phase, step, split));
+CREATE TABLE events (id INTEGER PRIMARY KEY, time REAL NOT NULL, phase TEXT NOT NULL, step INTEGER,
+    level TEXT NOT NULL, kind TEXT NOT NULL, message TEXT NOT NULL);
+CREATE VIEW samples AS SELECT e.phase, e.step, e.split, e.task_key, e.member, e.reward, e.success, e.cause, e.advantage,
+    t.prompt, (SELECT text FROM turns WHERE episode = e.id ORDER BY turn DESC LIMIT 1) AS completion
+    FROM episodes e LEFT JOIN tasks t ON t.key = e.task_key;
+"""
+
+
+@dataclass(frozen=True)
+class StoredEpisode:
+    """One episode as committed, with what was judged about it. `split` is "" for training episodes."""
+
+    phase: str
+    step: int
+    split: str
+    episode: Episode
+    reward: Reward | None
+    credit: Credit | None
+
+
+@dataclass(frozen=True)
+class StoredEval:
+    """One evaluation: `report` is the JSON form of an `EvalReport`."""
+
+    phase: str
+    step: int
+    split: str
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened once. `level` is "info", "warning" or "error"; `time` in seconds since the epoch."""
+
+    time: float
+    phase: str
+    step: int | None
+    level: str
+    kind: str
+    message: str
+
+
+class Run:
+    """One run directory. Use `create` or `open`; close it, or use it as a context manager."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriteLock | None) -> None:
+        self.path = path
+        self._db = connection
+        self._lock = lock
+
+    @classmethod
+    def create(
+        cls,
+        root: str | Path,
+        recipe: Recipe,
+        *,
+        toml: str = "",
+        formula: str = "",
+        meta: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Makes `root/recipe.name`, or name-2, name-3, … if that exists, open for writing.
+
+        `toml` is the recipe's text as given, `formula` the resolved loss in words. Versions are recorded by themselves;
+        `meta` adds facts such as the model's identity. Raises RecipeError or StoreError.
+        """
+        path = _new_folder(Path(root), recipe.name)
+        lock = WriteLock(path)
+        try:
+            with _disk_errors(path, "creating the run"):
+                (path / "checkpoints").mkdir()
+                for name, text in (
+                    ("recipe.json", recipe.model_dump_json(indent=2)),
+                    ("recipe.toml", toml),
+                    ("formula.txt", formula),
+                ):
+                    if text:
+                        _write_text(path / name, text)
+                connection = _connect(path, write=True)
+                connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+                run = cls(path, connection, lock)
+                run.set_meta(versions=_versions(), created=time.time(), status="running", **(meta or {}))
+        except BaseException:  # an unfinished folder is no run, and would keep its name from the next one
+            lock.release()
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path, *, write: bool = False) -> Run:
+        """Opens a run to read, or with `write` to continue it. Raises StoreError if it is not a run or is being written."""
+        path = Path(path)
+        if not (path / "store.sqlite").is_file() or not (path / "recipe.json").is_file():
+            what = "does not exist" if not path.exists() else "is not a run (it has no recipe.json with store.sqlite)"
+            raise StoreError(f"{path} {what}; give the folder of a run, such as runs/run")
+        lock = WriteLock(path) if write else None
+        try:
+            connection = _connect(path, write)
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version != SCHEMA_VERSION:
+                connection.close()
+                raise StoreError(
+                    f"{path} was written by another version of Milepost (its store is version {version}, this one reads "
+                    f"{SCHEMA_VERSION}); use that version"
+                )
+        except (StoreError, sqlite3.Error) as error:
+            if lock:
+                lock.release()
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"{path / 'store.sqlite'} cannot be read ({error}); restore it from a copy") from error
+        return cls(path, connection, lock)
+
+    def close(self) -> None:
+        self._db.close()
+        if self._lock:
+            self._lock.release()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What the run is
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def recipe(self) -> Recipe:
+        """The resolved recipe."""
+        return make_recipe(json.loads((self.path / "recipe.json").read_text(encoding="utf-8")))
+
+    @property
+    def formula(self) -> str:
+        file = self.path / "formula.txt"
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+    @property
+    def toml(self) -> str:
+        file = self.path / "recipe.toml"
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+    def meta(self) -> dict[str, Any]:
+        return {key: loads(value) for key, value in self._db.execute("SELECT key, value FROM meta ORDER BY rowid")}
+
+    @property
+    def status(self) -> str:
+        """As last set ("running", "stopped", "failed", "finished"); "interrupted" if it was running and its writer died."""
+        status = str(self.meta().get("status", "running"))
+        return "interrupted" if status == "running" and not (self._lock or writer_pid(self.path)) else status
+
+    # Writing
+
+    def set_meta(self, **values: Any) -> None:
+        with self._transaction("facts about the run"):
+            pairs = [(key, dumps(value)) for key, value in values.items()]
+            upsert = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+            self._db.executemany(upsert, pairs)
+
+    def set_status(self, status: str) -> None:
+        self.set_meta(status=status)
+
+    def event(self, level: str, kind: str, message: str, *, phase: str = "", step: int | None = None) -> None:
+        """Records a warning, a canary's result, a finding."""
+        with self._transaction(f"the event {kind}"):
+            row = (time.time(), phase, step, level, kind, message)
+            self._db.execute("INSERT INTO events (time, phase, step, level, kind, message) VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def commit_step(
+        self,
+        step: int,
+        phase: str,
+        groups: Sequence[Group] = (),
+        rewards: Sequence[Sequence[Reward]] | None = None,
+        credits: Sequence[Sequence[Credit]] | None = None,
+        metrics: Mapping[str, float | None] | None = None,
+    ) -> None:
+        """Writes everything of one step of a stage ("sft", "grpo", …) in one transaction.
+
+        `rewards` and `credits` run parallel to `groups` and their episodes. Metrics without a value (None, NaN) stay
+        absent. A step written before is replaced; its evaluations stay (see `truncate_after`).
+        """
+        with self._transaction(f"step {step} of {phase}"):
+            for table in ("commits", "metrics"):
+                self._db.execute(f"DELETE FROM {table} WHERE phase = ? AND step = ?", (phase, step))
+            self._db.execute("INSERT INTO commits (phase, step, time) VALUES (?, ?, ?)", (phase, step, time.time()))
+            self._delete_episodes("phase = ? AND step = ? AND split = ''", (phase, step))
+            present = {name: float(value) for name, value in (metrics or {}).items() if value is not None}
+            values = [(phase, step, name, value) for name, value in present.items() if not math.isnan(value)]
+            self._db.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", values)
+            self._insert_groups(phase, step, "", groups, rewards, credits)
+
+    def commit_eval(
+        self,
+        step: int,
+        phase: str,
+        split: str,
+        report: Mapping[str, Any],
+        groups: Sequence[Group] = (),
+        rewards: Sequence[Sequence[Reward]] | None = None,
+        greedy_groups: Sequence[Group] = (),
+        greedy_rewards: Sequence[Sequence[Reward]] | None = None,
+    ) -> None:
+        """Writes one evaluation (`EvalReport.to_json()`) with its episodes, replacing an earlier one of the same place.
+
+        Greedy episodes are kept under the split's name + "/greedy".
+        """
+        with self._transaction(f"the {split} evaluation after step {step} of {phase}"):
+            place = (phase, step, split)
+            self._db.execute("DELETE FROM evals WHERE phase = ? AND step = ? AND split = ?", place)
+            self._db.execute("INSERT INTO evals (phase, step, split, time, report) VALUES (?, ?, ?, ?, ?)",
+                             (*place, time.time(), json.dumps(report)))  # fmt: skip
+            for name, some, judged in ((split, groups, rewards), (f"{split}/greedy", greedy_groups, greedy_rewards)):
+                self._delete_episodes("phase = ? AND step = ? AND split = ?", (phase, step, name))
+                self._insert_groups(phase, step, name, some, judged, None)
+
+    def truncate_after(self, step: int, phase: str | None = None) -> None:
+        """Forgets every row of a later step (of one phase, or of all), so that a resumed run writes them once more.
+
+        Events without a step stay: they tell what happened to the run, not to a step.
+        """
+        where, values = ("step > ?", [step]) if phase is None else ("step > ? AND phase = ?", [step, phase])
+        with self._transaction(f"going back to step {step}"):
+            self._delete_episodes(where, values)
+            for table in ("commits", "metrics", "evals", "events"):
+                self._db.execute(f"DELETE FROM {table} WHERE {where}", values)
+
+    # Reading
+
+    def phases(self) -> list[str]:
+        """Phases with committed steps, oldest first."""
+        return [phase for (phase,) in self._db.execute("SELECT phase FROM commits GROUP BY phase ORDER BY MIN(id)")]
+
+    def last_step(self, phase: str | None = None) -> int | None:
+        """The last committed step of a phase, or of the phase that was written last."""
+        sql = "SELECT step FROM commits WHERE phase = coalesce(?, phase) ORDER BY id DESC LIMIT 1"
+        found = self._db.execute(sql, (phase,)).fetchone()
+        return found[0] if found else None
+
+    def commit_times(self, phase: str | None = None) -> list[float]:
+        """When each step was committed, in seconds since the epoch."""
+        sql = "SELECT time FROM commits WHERE phase = coalesce(?, phase) ORDER BY id"
+        return [moment for (moment,) in self._db.execute(sql, (phase,))]
+
+    def metric_names(self, phase: str | None = None) -> list[str]:
+        sql = "SELECT DISTINCT name FROM metrics WHERE phase = coalesce(?, phase) ORDER BY name"
+        return [name for (name,) in self._db.execute(sql, (phase,))]
+
+    def metrics(self, name: str, phase: str | None = None) -> list[tuple[int, float]]:
+        """(step, value) where the metric has one, by step."""
+        sql = "SELECT step, value FROM metrics WHERE name = ? AND phase = coalesce(?, phase) ORDER BY step"
+        return list(self._db.execute(sql, (name, phase)))
+
+    def step_metrics(self, step: int, phase: str) -> dict[str, float]:
+        return dict(self._db.execute("SELECT name, value FROM metrics WHERE step = ? AND phase = ?", (step, phase)))
+
+    def evals(self, split: str | None = None, phase: str | None = None) -> list[StoredEval]:
+        """In the order in which they were written."""
+        sql = (
+            "SELECT phase, step, split, report FROM evals WHERE split = coalesce(?, split) AND phase = coalesce(?, phase) "
+            "ORDER BY id"
+        )
+        return [StoredEval(p, s, n, json.loads(report)) for p, s, n, report in self._db.execute(sql, (split, phase))]
+
+    def events(self, level: str | None = None) -> list[Event]:
+        sql = "SELECT time, phase, step, level, kind, message FROM events WHERE level = coalesce(?, level) ORDER BY id"
+        return [Event(*row) for row in self._db.execute(sql, (level,))]
+
+    def task(self, key: str) -> Task:
+        row = self._db.execute("SELECT source, split, prompt, answer, columns FROM tasks WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            raise StoreError(f"{self.path} holds no task {key!r}")
+        source, split, prompt, answer, columns = row
+        return Task(key, loads(prompt), loads(answer), loads(columns), source, split)
+
+    def episodes(
+        self,
+        phase: str | None = None,
+        step: int | None = None,
+        split: str | None = "",
+        *,
+        order: str = "stored",
+        limit: int = -1,
+    ) -> Iterator[StoredEpisode]:
+        """Episodes exactly as committed; training episodes unless a `split` is named (None: all).
+
+        `order` is "stored", "best" or "worst" (by reward; unscorable ones only under "stored").
+        """
+        by = {"stored": "id", "best": "reward DESC, id", "worst": "reward, id"}[order]
+        scored = "" if order == "stored" else "AND reward IS NOT NULL"
+        sql = (f"SELECT * FROM episodes WHERE phase = coalesce(?, phase) AND step = coalesce(?, step) "
+               f"AND split = coalesce(?, split) {scored} ORDER BY {by} LIMIT ?")  # fmt: skip
+        cursor = self._db.cursor()
+        cursor.row_factory = sqlite3.Row  # type: ignore[assignment]
+        for row in cursor.execute(sql, (phase, step, split, limit)):
+            turns = self._turns(row["id"])
+            yield StoredEpisode(
+                row["phase"], row["step"], row["split"], rows.episode(row, turns), rows.reward(row), rows.credit(row)
+            )
+
+    def groups(self, phase: str, step: int, split: str = "") -> list[tuple[Group, list[StoredEpisode]]]:
+        """The groups of one commit with their tasks, ready to be scored and credited again."""
+        found: dict[str, list[StoredEpisode]] = {}
+        for stored in self.episodes(phase, step, split):
+            found.setdefault(stored.episode.group_id, []).append(stored)
+        tasks = {group_id: self.task(members[0].episode.id.task_key) for group_id, members in found.items()}
+        return [(Group(g, tasks[g], tuple(m.episode for m in members)), members) for g, members in found.items()]
+
+    # Private
+
+    def _turns(self, episode: int) -> tuple[Turn, ...]:
+        blobs: dict[int, dict[str, bytes]] = {}
+        sql = "SELECT turn, name, data FROM blobs WHERE episode = ? ORDER BY rowid"
+        for turn, name, data in self._db.execute(sql, (episode,)):
+            blobs.setdefault(turn, {})[name] = data
+        found = self._db.execute("SELECT * FROM turns WHERE episode = ? ORDER BY turn", (episode,))
+        return tuple(rows.turn(row[2:], blobs.get(row[1], {})) for row in found)
+
+    def _insert_groups(
+        self,
+        phase: str,
+        step: int,
+        split: str,
+        groups: Sequence[Group],
+        rewards: Sequence[Sequence[Reward]] | None,
+        credits: Sequence[Sequence[Credit]] | None,
+    ) -> None:
+        for i, group in enumerate(groups):
+            task, num = group.task, len(group.episodes)
+            row = (task.key, task.source, task.split, dumps(task.prompt), dumps(task.answer), dumps(task.columns))
+            self._db.execute("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", row)
+            judged = rewards[i] if rewards is not None else [None] * num
+            credited = credits[i] if credits is not None else [None] * num
+            for episode, reward, credit in zip(group.episodes, judged, credited, strict=True):
+                self._insert_episode((phase, step, split), task.source, episode, reward, credit)
+
+    def _insert_episode(
+        self, place: tuple[str, int, str], source: str, episode: Episode, reward: Reward | None, credit: Credit | None
+    ) -> None:
+        row: dict[str, Any] = {"phase": place[0], "step": place[1], "split": place[2], "source": source}
+        row |= rows.episode_row(episode) | rows.reward_row(episode, reward) | rows.credit_row(credit)
+        sql = f"INSERT INTO episodes ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+        try:
+            key = self._db.execute(sql, list(row.values())).lastrowid
+        except sqlite3.IntegrityError as error:
+            raise StoreError(
+                f"two episodes of step {place[1]} are named {episode.id}; each needs a name of its own, because the name "
+                "keys its random stream"
+            ) from error
+        for i, turn in enumerate(episode.turns):
+            self._db.execute(f"INSERT INTO turns VALUES ({', '.join('?' * 15)})", (key, i, *rows.turn_row(turn)))
+            named = [(key, i, name, data) for name, data in turn.blobs.items()]
+            self._db.executemany("INSERT INTO blobs VALUES (?, ?, ?, ?)", named)
+
+    def _delete_episodes(self, where: str, values: Sequence[Any]) -> None:
+        for table in ("turns", "blobs"):
+            self._db.execute(f"DELETE FROM {table} WHERE episode IN (SELECT id FROM episodes WHERE {where})", values)
+        self._db.execute(f"DELETE FROM episodes WHERE {where}", values)
+
+    @contextmanager
+    def _transaction(self, what: str) -> Iterator[None]:
+        if self._lock is None:
+            raise StoreError(f"{self.path} was opened to read; use Run.open(path, write=True) to write {what}")
+        with _disk_errors(self.path, f"writing {what}"):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+# Files
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise RecipeError(f'name = {name!r} must be a plain folder name; "run" works')
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 100_000):
+            path = root / (name if number == 1 else f"{name}-{number}")
+            try:
+                path.mkdir()
+                return path
+            except FileExistsError:
+                continue
+    except OSError as error:
+        raise RecipeError(f'out = "{root}": {error.strerror}; name a folder that can be written, such as "runs"') from error
+    raise RecipeError(f"name = {name!r} is taken 99,999 times under {root}; choose another")
+
+
+def _write_text(path: Path, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _connect(path: Path, write: bool) -> sqlite3.Connection:
+    file = (path / "store.sqlite").resolve().as_uri()
+    if not write:
+        try:
+            connection = sqlite3.connect(f"{file}?mode=ro", uri=True, isolation_level=None, timeout=30)
+            connection.execute("PRAGMA schema_version")
+            return connection
+        except sqlite3.OperationalError:  # a read-only disk: there can be no writer, so nothing changes underneath
+            return sqlite3.connect(f"{file}?immutable=1", uri=True, isolation_level=None)
+    connection = sqlite3.connect(file, uri=True, isolation_level=None, timeout=30)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+@contextmanager
+def _disk_errors(path: Path, doing: str) -> Iterator[None]:
+    """Turns a full or failing disk into one sentence. What was committed before is untouched."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        problem = disk_problem(error)
+        if problem is None:
+            raise
+        raise StoreError(
+            f"{path}: {problem} while {doing}; everything committed before is kept, so free some space on that disk and "
+            f"continue with `milepost resume {path}`"
+        ) from error
+
+
+def _versions() -> dict[str, str]:
+    found = {"milepost": milepost.__version__, "python": sys.version.split()[0], "platform": platform.platform()}
+    for package in ("torch", "transformers", "numpy"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
