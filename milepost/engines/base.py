@@ -69,19 +69,16 @@ class SamplingSettings:
 @dataclass
 class WorkCounters:
     """Work actually executed, padding and recomputation included: what `work_ratio` divides by the ideal. No clock
-    but `seconds`. FLOPs = λ·linear_tokens + α·attention_pairs + η·head_positions, plus twice that of the backward
-    fields (λ, α, η: per token, per (query, key) pair over all heads and layers, per head position)."""
+    but the `seconds`. FLOPs = λ·linear_tokens + α·attention_pairs + η·head_positions, with λ, α, η the forward FLOPs per
+    token, per (query, key) pair over all heads and layers, and per head position. Everything is in units of a forward:
+    a backward pass adds twice its forward to the same counters."""
 
     linear_tokens: int = 0
-    """Rows × padded length that went through the blocks, forward."""
+    """Rows × padded length that went through the blocks."""
     attention_pairs: int = 0
-    """(query, key) pairs scored, forward, per head and layer; pairs that a mask then hides count, causal halves do not."""
+    """(query, key) pairs computed, per head and layer; pairs that a mask then hides count too."""
     head_positions: int = 0
-    """Positions whose logits were computed, forward."""
-    backward_tokens: int = 0
-    """As linear_tokens, of those forwards that were followed by a backward. Likewise the next two."""
-    backward_pairs: int = 0
-    backward_head_positions: int = 0
+    """Positions whose logits were computed."""
     prefill_tokens: int = 0
     """Part of linear_tokens: prompt tokens run by the sampler."""
     shared_tokens: int = 0
@@ -109,14 +106,8 @@ class WorkCounters:
         return self.prefill_seconds + self.decode_seconds + self.score_seconds
 
     def flops(self, per_token: float, per_pair: float, per_head_position: float) -> float:
-        """Executed FLOPs; a backward pass costs twice its forward."""
-        tokens = self.linear_tokens + 2 * self.backward_tokens
-        pairs = self.attention_pairs + 2 * self.backward_pairs
-        return (
-            per_token * tokens
-            + per_pair * pairs
-            + per_head_position * (self.head_positions + 2 * self.backward_head_positions)
-        )
+        """Executed FLOPs from the three forward costs λ, α, η."""
+        return per_token * self.linear_tokens + per_pair * self.attention_pairs + per_head_position * self.head_positions
 
 
 class Sampler(Protocol):

@@ -24,9 +24,9 @@ def draw(
     FloatingPointError when a row has no finite distribution.
     """
     if settings.is_greedy:
-        ids = logits_BV.argmax(dim=-1)
-        _require_finite(logits_BV.gather(-1, ids[:, None]))
-        return ids, torch.zeros(len(ids), dtype=torch.float32, device=ids.device)
+        best, ids = logits_BV.float().max(dim=-1)
+        _require_finite(best)
+        return ids, torch.zeros_like(best)
     rows, vocab = logits_BV.shape
     tile = max(1, _TILE_ELEMENTS // vocab) if logits_BV.device.type == "cpu" else rows
     parts = [
@@ -58,9 +58,10 @@ def restricted(logits_BV: torch.Tensor, settings: SamplingSettings) -> torch.Ten
 def _draw_tile(x_BV: torch.Tensor, uniforms_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     rows, vocab = x_BV.shape
     blocks = -(-vocab // _BLOCK)
-    shifted = x_BV - x_BV.amax(-1, keepdim=True)
-    exp = shifted.new_zeros(rows, blocks * _BLOCK)
-    torch.exp(shifted, out=exp[:, :vocab])
+    top = x_BV.amax(-1, keepdim=True)
+    exp = x_BV.new_empty(rows, blocks * _BLOCK)
+    exp[:, vocab:] = 0
+    torch.sub(x_BV, top, out=exp[:, :vocab]).exp_()
     exp = exp.view(rows, blocks, _BLOCK)
     cdf = exp.sum(-1).double().cumsum(-1)
     total = cdf[:, -1:]
@@ -70,7 +71,7 @@ def _draw_tile(x_BV: torch.Tensor, uniforms_B: torch.Tensor) -> tuple[torch.Tens
     before = torch.where(block > 0, cdf.gather(-1, (block - 1).clamp(min=0)), torch.zeros_like(total))
     inner = exp[torch.arange(rows, device=exp.device), block[:, 0]].double().cumsum(-1)
     ids = block * _BLOCK + _first_above(inner, target - before)
-    logprobs = shifted.gather(-1, ids)[:, 0].double() - total[:, 0].log()
+    logprobs = (x_BV.gather(-1, ids) - top)[:, 0].double() - total[:, 0].log()
     return ids[:, 0], logprobs.float()
 
 
@@ -83,5 +84,5 @@ def _first_above(cdf_BN: torch.Tensor, target_B1: torch.Tensor) -> torch.Tensor:
 def _require_finite(values: torch.Tensor) -> None:
     if not bool(torch.isfinite(values).all()):
         raise FloatingPointError(
-            "the model's logits are not finite: its weights or activations overflowed; lower the learning rate or use float32"
+            "the model's logits are not finite: a weight or activation overflowed; lower the learning rate or use float32"
         )

@@ -1,0 +1,494 @@
+"""Samples from a causal language model held in this process, on CPU or one GPU.
+
+One prefill per distinct prompt, members fork its keys and values, finished rows leave at once, and nothing but the
+weights outlives a call. The engine reads the very module it is given: updating its parameters in place updates the
+sampler. Three ways to decode, the first that proves itself on this model is taken: `lean` (Llama family, no module
+overhead), `forked` (any model whose attention goes through the transformers interface) and `plain` (the model's own
+cache). The proof compares with a plain full forward; a failure is logged and switches that way off.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from milepost.engines import forked, lean
+from milepost.engines.base import SampleRequest, SamplingSettings, WorkCounters
+from milepost.engines.draw import draw
+from milepost.engines.forked import ForkedCache, ForkedMemory
+from milepost.models import head_of
+from milepost.streams import uniforms
+from milepost.types import EpisodeId, Sampled
+
+log = logging.getLogger(__name__)
+
+_SCORE_TOKENS = 4096
+"""Padded tokens in one scoring forward."""
+_SCORE_LOGITS = 1 << 24
+"""Logits held at once while scoring."""
+_PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
+_PROOF_TOKENS = 4
+_PROOF_CONTEXT = 48
+
+
+@dataclass
+class _Rows:
+    """The requests that share one prompt."""
+
+    ids: np.ndarray
+    members: list[int]
+    """Indices into the request list."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Everything a chunk needs, by request index."""
+
+    limits: np.ndarray
+    """int64: most tokens each request may still get, its budget and the model's context considered."""
+    uniforms: list[np.ndarray]
+    eos_ids: np.ndarray
+    settings: SamplingSettings
+
+
+class LocalEngine:
+    """A `Sampler` over an in-process model. `eos_ids`: every id that ends a turn.
+
+    `max_rows` and `kv_bytes` bound how many rows decode together; they are fixed numbers rather than what the machine
+    has free, because the shape of a batch decides its last bits, and a resumed run must see the same bits.
+    """
+
+    def __init__(self, model: nn.Module, eos_ids: Sequence[int] | frozenset[int], *, seed: int, max_rows: int = 512,
+                 kv_bytes: int = 2 << 30, ways: Sequence[str] = ("lean", "forked"), version: int = 0):  # fmt: skip
+        self.model: Any = model
+        self.eos_ids = frozenset(int(i) for i in eos_ids)
+        self.seed, self.max_rows, self.kv_bytes, self.version = seed, max_rows, kv_bytes, version
+        self.counters = WorkCounters()
+        self._ways: dict[str, bool | None] = dict.fromkeys(ways)
+        """Way → proved (True), refuted (False), not tried yet (None)."""
+        self._model_facts: _ModelFacts | None = None
+
+    # --- the Sampler protocol -----------------------------------------------------------------------------------
+
+    def sample(self, requests: Sequence[SampleRequest], settings: SamplingSettings) -> list[Sampled]:
+        """One `Sampled` per request, in request order; a draw depends on nothing but weights, context and its key.
+
+        Raises ValueError when a prompt fills the model's context, FloatingPointError when logits are not finite.
+        """
+        if not requests:
+            return []
+        with _sampling(self.model):
+            facts = self._facts()
+            limits = np.array([self._limit(request, facts) for request in requests])
+            noise = [
+                np.zeros(n) if settings.is_greedy else uniforms(self.seed, r.episode, r.turn, n)
+                for r, n in zip(requests, limits)
+            ]
+            job = _Job(limits, noise, np.array(sorted(self.eos_ids), np.int64), settings)
+            way = self._way(requests, facts)
+            found: dict[int, tuple[np.ndarray, np.ndarray, str]] = {}
+            for chunk_way, chunk in self._chunks(requests, limits, way, facts):
+                found.update(self._decode(chunk, job, chunk_way))
+        self.release()
+        temperature = 0.0 if settings.is_greedy else float(settings.temperature)
+        versions = ((0, self.version),)
+        results = [found[i] for i in range(len(requests))]
+        return [Sampled(ids, logprobs, temperature, versions, finish) for ids, logprobs, finish in results]
+
+    def score(self, sequences: Sequence[tuple[np.ndarray, int, float]]) -> list[np.ndarray]:
+        """For each (ids [n], start, temperature): float32 log-probs [n − start] of ids[start:], 1 ≤ start ≤ n.
+
+        One full forward per row; the head runs at scored positions only. The oracle of every way to decode.
+        """
+        for ids, start, temperature in sequences:
+            if not 1 <= start <= len(ids) or not temperature > 0:
+                raise ValueError(f"cannot score ids[{start}:] of {len(ids)} at temperature {temperature}; "
+                                 "1 ≤ start ≤ length and a positive temperature are needed")  # fmt: skip
+        began = time.perf_counter()
+        out: list[np.ndarray] = [np.zeros(0, np.float32) for _ in sequences]
+        with _sampling(self.model):
+            for batch in self._score_batches(sequences):
+                for index, logprobs in zip(batch, self._score_batch([sequences[i] for i in batch])):
+                    out[index] = logprobs
+        self.counters.score_seconds += time.perf_counter() - began
+        return out
+
+    def load(self, version: int) -> None:
+        """The module's parameters are now those of `version`. Nothing derived from weights is kept between calls."""
+        self.version = version
+
+    def release(self) -> None:
+        """Buffers live inside `sample` only; on a GPU their blocks go back to the driver for the update phase."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    # --- facts and planning -------------------------------------------------------------------------------------
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def way(self) -> str:
+        """The way decoding takes now: lean, forked or plain; "unproved" before the first call."""
+        if None in self._ways.values() and True not in self._ways.values():
+            return "unproved"
+        return next((name for name, proved in self._ways.items() if proved), "plain")
+
+    def _facts(self) -> _ModelFacts:
+        if self._model_facts is None:
+            self._model_facts = _model_facts(self.model, self._device)
+        return self._model_facts
+
+    def _limit(self, request: SampleRequest, facts: _ModelFacts) -> int:
+        room = facts.context - len(request.ids)
+        if room < 1:
+            raise ValueError(f"episode {request.episode}: a prompt of {len(request.ids)} tokens leaves no room in the "
+                             f"model's context of {facts.context}; at most {facts.context - 1} can be continued")  # fmt: skip
+        return min(request.max_new_tokens, room)
+
+    def _way(self, requests: Sequence[SampleRequest], facts: _ModelFacts) -> str:
+        if facts.forkable:
+            for name in self._ways:
+                if self._ways[name] is None:
+                    self._ways[name] = self._prove(name, requests)
+                if self._ways[name]:
+                    return name
+        return "plain"
+
+    def _prove(self, way: str, requests: Sequence[SampleRequest]) -> bool:
+        """Samples a few tokens after the ends of real prompts, ragged and grouped, and scores them by a full forward."""
+        if way == "lean" and not lean.is_lean(self.model):
+            return False
+        counters, self.counters = self.counters, WorkCounters()
+        context = min(_PROOF_CONTEXT, self._facts().window - _PROOF_TOKENS)
+        first = requests[0].ids[-context:]
+        other = requests[-1].ids[-max(1, len(first) * 2 // 3) :]
+        chunk = [_Rows(first, [0, 1]), _Rows(other, [2])]
+        noise = [uniforms(self.seed, EpisodeId("proof", 0, way, member), 0, _PROOF_TOKENS) for member in range(3)]
+        job = _Job(np.full(3, _PROOF_TOKENS), noise, np.zeros(0, np.int64), SamplingSettings())
+        try:
+            found = self._decode(chunk, job, way)
+            prompts = (first, first, other)
+            scored = self.score([(np.concatenate([p, found[i][0]]), len(p), 1.0) for i, p in enumerate(prompts)])
+            gap = np.abs(np.concatenate([found[i][1] - scored[i] for i in range(3)]))
+            limit = 1e-4 if self.model.dtype in (torch.float32, torch.float64) else 0.1
+            reason = "" if gap.mean() <= limit else f"its log-probs are off by {gap.mean():.2g} nats per token"
+        except FloatingPointError:
+            raise
+        except Exception as error:  # whatever an unknown architecture raises when its attention is replaced
+            reason = f"{type(error).__name__}: {error}"
+        finally:
+            self.counters = counters
+        if reason:
+            log.warning("engine: fast decoding (%s) is switched off for %s: %s", way, type(self.model).__name__, reason)
+        return not reason
+
+    def _chunks(self, requests: Sequence[SampleRequest], limits: np.ndarray, way: str,
+                facts: _ModelFacts) -> Iterator[tuple[str, list[_Rows]]]:  # fmt: skip
+        """Splits the requests into batches that decode together: groups of like size, bounded rows and memory."""
+        by_prompt: dict[bytes, list[int]] = {}
+        for index, request in enumerate(requests):
+            by_prompt.setdefault(request.ids.tobytes(), []).append(index)
+        pieces: dict[str, list[_Rows]] = {}
+        for members in by_prompt.values():
+            ids = requests[members[0]].ids
+            fits = way != "plain" and len(ids) + int(limits[members].max()) <= facts.window
+            row_bytes = facts.kv_bytes_per_token * (int(limits[members].max()) + (0 if fits else 2 * len(ids)))
+            cap = int(min(self.max_rows, max(1, self.kv_bytes // max(1, row_bytes))))
+            for i in range(0, len(members), cap):
+                pieces.setdefault(way if fits else "plain", []).append(_Rows(ids, members[i : i + cap]))
+        for piece_way, groups in pieces.items():
+            chunk: list[_Rows] = []
+            # Same size first: slots are as many as the largest group has; then by length: prompts pad to the longest.
+            for rows in sorted(groups, key=lambda g: (-len(g.members), -len(g.ids))):
+                if chunk and not self._joins(chunk, rows, limits, piece_way, facts):
+                    yield piece_way, chunk
+                    chunk = []
+                chunk.append(rows)
+            yield piece_way, chunk
+
+    def _joins(self, chunk: list[_Rows], rows: _Rows, limits: np.ndarray, way: str, facts: _ModelFacts) -> bool:
+        together = [*chunk, rows]
+        members = [i for g in together for i in g.members]
+        longest = max(len(g.ids) for g in together)
+        copies = len(together) if way != "plain" else 2 * len(members)
+        tokens = copies * longest + len(members) * int(limits[members].max())
+        if len(members) > self.max_rows or tokens * facts.kv_bytes_per_token > self.kv_bytes:
+            return False
+        if way == "plain":
+            return len(rows.ids) == longest
+        return len(chunk[0].members) <= 2 * len(rows.members)
+
+    # --- decoding -----------------------------------------------------------------------------------------------
+
+    def _decode(self, chunk: list[_Rows], job: _Job, way: str) -> dict[int, tuple[np.ndarray, np.ndarray, str]]:
+        """Decodes one chunk to the end. → request index → (ids, logprobs, finish)."""
+        chunk = sorted(chunk, key=lambda g: len(g.ids))
+        members = np.array([i for g in chunk for i in g.members])
+        limits = job.limits[members]
+        noise = np.zeros((len(members), int(limits.max())))
+        for row, index in enumerate(members):
+            noise[row, : limits[row]] = job.uniforms[index][: limits[row]]
+        noise_BT = torch.from_numpy(noise).to(self._device)
+        ids_BT = np.zeros(noise.shape, np.int32)
+        logprobs_BT = np.zeros(noise.shape, np.float32)
+        length, stopped = np.zeros(len(members), np.int64), np.zeros(len(members), bool)
+        batch = (_PlainBatch if way == "plain" else _ForkedBatch)(self, chunk, way)
+        began = time.perf_counter()
+        logits, alive, t = batch.first_logits, np.arange(len(members)), 0
+        while True:
+            tokens, logprobs = draw(logits, noise_BT[torch.from_numpy(alive).to(self._device), t], job.settings)
+            ids_BT[alive, t], logprobs_BT[alive, t] = tokens.cpu().numpy(), logprobs.cpu().numpy()
+            ended = np.isin(ids_BT[alive, t], job.eos_ids)
+            t += 1
+            length[alive] = t
+            stopped[alive] = ended
+            index = _closed_ranks(~ended & (limits[alive] > t))
+            if not len(index):
+                break
+            if len(index) < len(alive):
+                batch.keep(index)
+                alive, tokens = alive[index], tokens[torch.from_numpy(index).to(self._device)]
+            logits = batch.step(tokens)
+        self.counters.sampled_tokens += int(length.sum())
+        self.counters.decode_seconds += time.perf_counter() - began
+        return {
+            int(m): (ids_BT[b, :n], logprobs_BT[b, :n], "stop" if stopped[b] else "length")
+            for b, (m, n) in enumerate(zip(members, length))
+        }
+
+    def prefill(self, prompts: list[np.ndarray]) -> tuple[torch.Tensor, Any]:
+        """Runs prompts of equal length, without padding. → (logits after the last token [n, V], the model's cache)."""
+        began = time.perf_counter()
+        ids = torch.from_numpy(np.stack(prompts).astype(np.int64)).to(self._device)
+        cache = DynamicCache(config=self.model.config)
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        logits = self.forward(ids, positions, cache)
+        count, length = ids.shape
+        self.counters.linear_tokens += count * length
+        self.counters.prefill_tokens += count * length
+        self.counters.attention_pairs += count * length * (length + 1) // 2
+        self.counters.head_positions += count * (1 if self._facts().keeps_last else length)
+        self.counters.prefill_seconds += time.perf_counter() - began
+        return logits, cache
+
+    def forward(self, ids_BT: torch.Tensor, positions_BT: torch.Tensor, cache: Any) -> torch.Tensor:
+        """Logits [B, V] after the last of the given tokens."""
+        facts = self._facts()
+        arguments: dict[str, Any] = {"input_ids": ids_BT, facts.cache_name: cache, "use_cache": True}
+        if facts.takes_positions:
+            arguments["position_ids"] = positions_BT
+        if facts.keeps_last:
+            arguments["logits_to_keep"] = 1
+        return self.model(**arguments).logits[:, -1]
+
+    # --- scoring ------------------------------------------------------------------------------------------------
+
+    def _score_batches(self, sequences: Sequence[tuple[np.ndarray, int, float]]) -> Iterator[list[int]]:
+        """Rows of like length together: at most a quarter of a batch is padding."""
+        batch: list[int] = []
+        for index in sorted(range(len(sequences)), key=lambda i: -len(sequences[i][0])):
+            length = len(sequences[index][0])
+            if batch:
+                longest = len(sequences[batch[0]][0])
+                if (len(batch) + 1) * longest > self._score_tokens() or length < 0.75 * longest:
+                    yield batch
+                    batch = []
+            batch.append(index)
+        if batch:
+            yield batch
+
+    def _score_tokens(self) -> int:
+        facts = self._facts()
+        return _SCORE_TOKENS if facts.head is not None else max(1, min(_SCORE_TOKENS, _SCORE_LOGITS // facts.vocab))
+
+    def _score_batch(self, sequences: list[tuple[np.ndarray, int, float]]) -> list[np.ndarray]:
+        facts = self._facts()
+        width = max(1, max(len(ids) for ids, _, _ in sequences) - 1)
+        padded = np.zeros((len(sequences), width), np.int64)
+        for row, (ids, _, _) in enumerate(sequences):
+            padded[row, : min(width, len(ids))] = ids[:width]
+        inputs = torch.from_numpy(padded).to(self._device)
+        # Token i is predicted at position i − 1. Right padding comes after every real token, so it is never attended to.
+        where = np.concatenate([row * width + np.arange(s - 1, len(ids) - 1) for row, (ids, s, _) in enumerate(sequences)])
+        targets = np.concatenate([ids[start:] for ids, start, _ in sequences]).astype(np.int64)
+        temperatures = np.repeat([t for _, _, t in sequences], [len(ids) - s for ids, s, _ in sequences])
+        self.counters.linear_tokens += inputs.numel()
+        self.counters.score_tokens += inputs.numel()
+        self.counters.attention_pairs += len(sequences) * width * (width + 1) // 2
+        self.counters.head_positions += len(where) if facts.head is not None else inputs.numel()
+        body = facts.head.body if facts.head is not None else self.model
+        output = body(input_ids=inputs, use_cache=False)
+        at_position = (output.logits if facts.head is None else output.last_hidden_state).flatten(0, 1)
+        flat = self._logprobs_at(
+            at_position, *(torch.from_numpy(x).to(self._device) for x in (where, targets, temperatures))
+        )
+        return np.split(flat, np.cumsum([len(ids) - start for ids, start, _ in sequences])[:-1])
+
+    def _logprobs_at(self, at_position: torch.Tensor, where: torch.Tensor, targets: torch.Tensor,
+                     temperatures: torch.Tensor) -> np.ndarray:  # fmt: skip
+        facts, parts = self._facts(), [np.zeros(0, np.float32)]
+        tile = max(1, _SCORE_LOGITS // facts.vocab)
+        for i in range(0, len(where), tile):
+            logits = at_position[where[i : i + tile]]
+            if facts.head is not None:
+                logits = F.linear(logits, facts.head.weight, facts.head.bias)
+            logits = logits.float() / temperatures[i : i + tile, None].float()
+            picked = logits.gather(-1, targets[i : i + tile, None])[:, 0]
+            parts.append((picked - torch.logsumexp(logits, -1)).cpu().numpy())
+        return np.concatenate(parts)
+
+
+class _ForkedBatch:
+    """Rows over a `ForkedMemory`; decoded by the lean step or by the model under `forked_attention`."""
+
+    def __init__(self, engine: LocalEngine, chunk: list[_Rows], way: str):
+        self.engine, self.way = engine, way
+        prompt_of_row = np.repeat(np.arange(len(chunk)), [len(g.members) for g in chunk])
+        self.memory = ForkedMemory([len(g.ids) for g in chunk], prompt_of_row, engine._device)
+        logits_N = []
+        for where in _equal_lengths(chunk, _PREFILL_TOKENS.get(engine._device.type, 1024)):
+            logits, cache = engine.prefill([g.ids for g in chunk[where]])
+            logits_N.append(logits)
+            self.memory.store_prompts(where, [x.keys for x in cache.layers], [x.values for x in cache.layers])
+        engine.counters.shared_tokens += sum(len(g.ids) * (len(g.members) - 1) for g in chunk)
+        self.first_logits = torch.cat(logits_N)[torch.from_numpy(prompt_of_row).to(engine._device)]
+        self.cache = ForkedCache(self.memory)
+
+    def step(self, tokens_B: torch.Tensor) -> torch.Tensor:
+        counters, memory = self.engine.counters, self.memory
+        counters.linear_tokens += len(tokens_B)
+        counters.decode_tokens += len(tokens_B)
+        counters.head_positions += len(tokens_B)
+        counters.attention_pairs += memory.pairs_per_step
+        if self.way == "lean":
+            logits = lean.step(self.engine.model, tokens_B, memory.positions(), memory)
+        else:
+            with forked.attending(self.engine.model, memory):
+                logits = self.engine.forward(tokens_B[:, None], memory.positions()[:, None], self.cache)
+        memory.num_suffix += 1
+        return logits
+
+    def keep(self, index: np.ndarray) -> None:
+        self.memory.keep(index)
+
+
+class _PlainBatch:
+    """Rows of one prompt length over the model's own cache: sliding windows, linear attention, anything."""
+
+    def __init__(self, engine: LocalEngine, chunk: list[_Rows], way: str):
+        self.engine, self.length = engine, len(chunk[0].ids)
+        logits, self.cache = engine.prefill([g.ids for g in chunk])
+        repeat = torch.from_numpy(np.repeat(np.arange(len(chunk)), [len(g.members) for g in chunk])).to(engine._device)
+        self.cache.reorder_cache(repeat)
+        engine.counters.shared_tokens += self.length * (len(repeat) - len(chunk))
+        self.first_logits = logits[repeat]
+
+    def step(self, tokens_B: torch.Tensor) -> torch.Tensor:
+        counters = self.engine.counters
+        self.length += 1
+        counters.linear_tokens += len(tokens_B)
+        counters.decode_tokens += len(tokens_B)
+        counters.head_positions += len(tokens_B)
+        counters.attention_pairs += len(tokens_B) * self.length
+        positions = torch.full_like(tokens_B, self.length - 1)
+        return self.engine.forward(tokens_B[:, None], positions[:, None], self.cache)
+
+    def keep(self, index: np.ndarray) -> None:
+        self.cache.reorder_cache(torch.from_numpy(index).to(self.engine._device))
+
+
+@dataclass(frozen=True)
+class _ModelFacts:
+    """What the engine needs to know about a model; weights play no part, so it is found once."""
+
+    context: int
+    """Most tokens a sequence may have."""
+    window: int
+    """Smallest attention window; longer sequences go the plain way."""
+    forkable: bool
+    """Every layer keeps ordinary keys and values."""
+    kv_bytes_per_token: int
+    cache_name: str
+    takes_positions: bool
+    keeps_last: bool
+    vocab: int
+    head: Any
+
+
+def _model_facts(model: Any, device: torch.device) -> _ModelFacts:
+    config = model.config.get_text_config()
+    names = inspect.signature(model.forward).parameters
+    cache_name = next((name for name in ("cache", "past_key_values") if name in names), None)
+    if cache_name is None:
+        raise ValueError(
+            f"{type(model).__name__} takes no key/value cache, so it cannot be sampled from; use an attention model"
+        )
+    cache = DynamicCache(config=model.config)
+    model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=True, **{cache_name: cache})
+    ordinary = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
+    tensors = [x for layer in cache.layers for x in (getattr(layer, "keys", None), getattr(layer, "values", None))]
+    windows = [layer.sliding_window for layer in cache.layers if isinstance(layer, DynamicSlidingWindowLayer)]
+    unbounded = 1 << 40
+    return _ModelFacts(
+        context=getattr(config, "max_position_embeddings", None) or unbounded,
+        window=min(windows, default=unbounded),
+        forkable=ordinary,
+        kv_bytes_per_token=sum(x.numel() * x.element_size() for x in tensors if x is not None),
+        cache_name=cache_name,
+        takes_positions="position_ids" in names,
+        keeps_last="logits_to_keep" in names,
+        vocab=config.vocab_size,
+        head=head_of(model),
+    )
+
+
+@contextmanager
+def _sampling(model: nn.Module) -> Iterator[None]:
+    """No gradients, every module in eval mode (so no dropout); each module's own flag is put back afterwards."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _closed_ranks(going: np.ndarray) -> np.ndarray:
+    """Which row moves to place 0, 1, …: survivors stay where they are, the last ones fill the gaps of those that left.
+
+    [1, 0, 1, 1] → [0, 3, 2]
+    """
+    count = int(going.sum())
+    index = np.arange(count)
+    index[~going[:count]] = count + np.flatnonzero(going[count:])
+    return index
+
+
+def _equal_lengths(chunk: list[_Rows], max_tokens: int) -> Iterator[slice]:
+    """Runs of prompts of equal length, at most `max_tokens` together, of a chunk sorted by length."""
+    start = 0
+    for end in range(1, len(chunk) + 1):
+        length = len(chunk[start].ids)
+        if end == len(chunk) or len(chunk[end].ids) != length or (end - start + 1) * length > max_tokens:
+            yield slice(start, end)
+            start = end
+
+
+forked.register()
