@@ -18,16 +18,19 @@ class StoreError(MilepostError):
 
 
 def disk_problem(error: BaseException) -> str | None:
-    """What a full, failing or read-only disk said, in words; None if `error` is something else."""
+    """What a full, failing or read-only disk said, in words; None if neither `error` nor its causes are of that kind."""
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the high bits say where it happened
         return str(error) if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY) else None
     if isinstance(error, OSError):
         known = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES)
         return (error.strerror or str(error)).lower() if error.errno in known else None
-    # torch and safetensors write through their own code, and only their words are left of the system's error.
-    words = str(error)
-    return words.splitlines()[0] if "PytorchStreamWriter" in words or "os error 28" in words else None
+    # torch and safetensors write through their own code: only their words are left of what the system said.
+    if "PytorchStreamWriter" in str(error) or "inline_container" in str(error):
+        return "the disk did not take a file of tensors"
+    if "os error" in str(error):
+        return str(error).splitlines()[0]
+    return disk_problem(error.__cause__) if error.__cause__ else None
 
 
 class WriteLock:

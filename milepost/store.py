@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import milepost
 from milepost import rows
@@ -88,7 +88,7 @@ class StoredEval:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened once. `level` is "info", "warning" or "error"; `time` in seconds since the epoch."""
+    """Something that happened once. `level` is "info", "warning", "stop" or "error"; `time` in seconds since the epoch."""
 
     time: float
     phase: str
@@ -96,6 +96,15 @@ class Event:
     level: str
     kind: str
     message: str
+
+
+class Judged(Protocol):
+    """An evaluation's report, such as `milepost.evaluate.EvalReport`."""
+
+    @property
+    def split(self) -> str: ...
+
+    def to_json(self) -> dict[str, Any]: ...
 
 
 class Run:
@@ -224,7 +233,7 @@ class Run:
     def set_status(self, status: str) -> None:
         self.set_meta(status=status)
 
-    def event(self, level: str, kind: str, message: str, *, phase: str = "", step: int | None = None) -> None:
+    def add_event(self, level: str, kind: str, message: str, *, phase: str = "", step: int | None = None) -> None:
         """Records a warning, a canary's result, a finding."""
         with self._transaction(f"the event {kind}"):
             row = (time.time(), phase, step, level, kind, message)
@@ -254,36 +263,39 @@ class Run:
             self._db.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", values)
             self._insert_groups(phase, step, "", groups, rewards, credits)
 
-    def commit_eval(
+    def add_eval(
         self,
-        step: int,
         phase: str,
-        split: str,
-        report: Mapping[str, Any],
+        step: int,
+        report: Judged,
         groups: Sequence[Group] = (),
         rewards: Sequence[Sequence[Reward]] | None = None,
         greedy_groups: Sequence[Group] = (),
         greedy_rewards: Sequence[Sequence[Reward]] | None = None,
     ) -> None:
-        """Writes one evaluation (`EvalReport.to_json()`) with its episodes, replacing an earlier one of the same place.
+        """Writes one evaluation with its episodes, replacing an earlier one of the same phase, step and split.
 
         Greedy episodes are kept under the split's name + "/greedy".
         """
-        with self._transaction(f"the {split} evaluation after step {step} of {phase}"):
+        split = report.split
+        with self._transaction(f"the {split} evaluation at step {step} of {phase}"):
             place = (phase, step, split)
             self._db.execute("DELETE FROM evals WHERE phase = ? AND step = ? AND split = ?", place)
-            self._db.execute("INSERT INTO evals (phase, step, split, time, report) VALUES (?, ?, ?, ?, ?)",
-                             (*place, time.time(), json.dumps(report)))  # fmt: skip
+            row = (*place, time.time(), json.dumps(report.to_json()))
+            self._db.execute("INSERT INTO evals (phase, step, split, time, report) VALUES (?, ?, ?, ?, ?)", row)
             for name, some, judged in ((split, groups, rewards), (f"{split}/greedy", greedy_groups, greedy_rewards)):
                 self._delete_episodes("phase = ? AND step = ? AND split = ?", (phase, step, name))
                 self._insert_groups(phase, step, name, some, judged, None)
 
-    def truncate_after(self, step: int, phase: str | None = None) -> None:
-        """Forgets every row of a later step (of one phase, or of all), so that a resumed run writes them once more.
+    def truncate_after(self, step: int, *phases: str) -> None:
+        """Forgets every row after `step` of these phases (of all, if none is named), so that they can be written again.
 
-        Events without a step stay: they tell what happened to the run, not to a step.
+        Name the phases when stages count steps from 0 each. Events without a step stay: they tell what happened to the
+        run, not to a step.
         """
-        where, values = ("step > ?", [step]) if phase is None else ("step > ? AND phase = ?", [step, phase])
+        where, values = "step > ?", [step, *phases]
+        if phases:
+            where += f" AND phase IN ({', '.join('?' * len(phases))})"
         with self._transaction(f"going back to step {step}"):
             self._delete_episodes(where, values)
             for table in ("commits", "metrics", "evals", "events"):

@@ -53,6 +53,14 @@ def make_step(step: int, size: int = 2) -> tuple[list[Group], list[list[Reward]]
     return [Group(f"g{step}", TASK, episodes)], [rewards], [credits]
 
 
+class Report:
+    def __init__(self, split: str, **values: float) -> None:
+        self.split, self.values = split, values
+
+    def to_json(self) -> dict:
+        return self.values
+
+
 @pytest.fixture
 def run(tmp_path: Path):
     with Run.create(
@@ -210,7 +218,7 @@ def test_phases_keep_their_metrics_apart(run: Run) -> None:
 def test_a_replayed_step_replaces_its_rows(run: Run) -> None:
     groups, rewards, credits = make_step(1, size=3)
     run.commit_step(1, "grpo", groups, rewards, credits, {"loss": 1.0, "old": 1.0})
-    run.commit_eval(1, "grpo", "validation", {"success": 0.5})
+    run.add_eval("grpo", 1, Report("validation", success=0.5))
     groups, rewards, credits = make_step(1, size=2)
     run.commit_step(1, "grpo", groups, rewards, credits, {"loss": 2.0})
     assert run.step_metrics(1, "grpo") == {"loss": 2.0}
@@ -223,9 +231,9 @@ def test_truncate_after_forgets_later_steps_only(run: Run) -> None:
     run.commit_step(9, "sft", metrics={"loss": 1.0})
     for step in (1, 2, 3):
         run.commit_step(step, "grpo", *make_step(step), {"loss": float(step)})
-        run.commit_eval(step, "grpo", "validation", {"step": step})
-        run.event("warning", "canary", f"at {step}", phase="grpo", step=step)
-    run.event("info", "resumed", "after a kill")
+        run.add_eval("grpo", step, Report("validation", step=step))
+        run.add_event("warning", "canary", f"at {step}", phase="grpo", step=step)
+    run.add_event("info", "resumed", "after a kill")
     run.truncate_after(1, "grpo")
     assert run.metrics("loss", "grpo") == [(1, 1.0)]
     assert run.metrics("loss", "sft") == [(9, 1.0)]
@@ -239,8 +247,8 @@ def test_truncate_after_forgets_later_steps_only(run: Run) -> None:
 def test_evaluations_keep_their_episodes_beside_training(run: Run) -> None:
     groups, rewards, credits = make_step(1)
     run.commit_step(1, "grpo", groups, rewards, credits)
-    run.commit_eval(1, "grpo", "test", {"success": 0.5}, groups, rewards, groups, rewards)
-    run.commit_eval(1, "sft", "test", {"success": 0.1}, groups, rewards)  # the same tasks after another stage
+    run.add_eval("grpo", 1, Report("test", success=0.5), groups, rewards, groups, rewards)
+    run.add_eval("sft", 1, Report("test", success=0.1), groups, rewards)  # the same tasks after another stage
     assert [len(list(run.episodes("grpo", split=s))) for s in ("", "test", "test/greedy", None)] == [2, 2, 2, 6]
     assert [(e.phase, e.report["success"]) for e in run.evals("test")] == [("grpo", 0.5), ("sft", 0.1)]
 
