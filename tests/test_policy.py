@@ -1,0 +1,116 @@
+"""The small policy: sizes, vocabulary, determinism, and that it loads like any other model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from milepost.models import load_model
+from milepost.policy import CHARSET, SIZES, make_tokenizer, new_policy, vocabulary
+from milepost.recipe import ModelSection, TasksSection
+from milepost.render import completion_ids, decode, prompt_ids
+from milepost.types import DataError, RecipeError
+
+SECTION = TasksSection()
+
+
+@pytest.mark.parametrize(("size", "millions"), [("tiny", 0.5), ("small", 1.0), ("medium", 4.0)])
+def test_sizes_are_what_the_table_says(tmp_path, size, millions):
+    num = new_policy(tmp_path / "p", size=size)
+    shape = SIZES[size]
+    # By hand: attention 4·d², gated MLP 3·d·f, two norms of d per layer, one norm at the end, 99 tied embedding rows.
+    layer = 4 * shape.width**2 + 3 * shape.width * shape.inner + 2 * shape.width
+    assert num == shape.layers * layer + shape.width + 99 * shape.width
+    assert num == pytest.approx(millions * 1e6, rel=0.05)
+
+
+def test_the_largest_size_stays_within_15_million():
+    shape = SIZES["large"]
+    assert (
+        shape.layers * (4 * shape.width**2 + 3 * shape.width * shape.inner) + 99 * shape.width == 14_925_120
+    )  # 6 · 2,480,128 + 44,352
+
+
+def test_it_loads_like_any_other_model(tmp_path):
+    num = new_policy(tmp_path / "p", charset="0123456789+=", layers=1, width=16, heads=2)
+    policy = load_model(ModelSection(path=str(tmp_path / "p")))
+    assert policy.num_parameters == num
+    assert (policy.precision, policy.eos_ids) == ("float32", frozenset({1}))
+    assert policy.tokenizer.pad_token_id == 0  # never the end of a turn
+    # Sorted by code point: + is 43, digits are 48 to 57, = is 61; ids 0, 1, 2 are special.
+    assert prompt_ids("3+4=", policy.tokenizer, SECTION).tolist() == [7, 3, 8, 14]
+    assert completion_ids("7", policy.tokenizer, SECTION).tolist() == [11, 1]
+    assert decode([11, 1], policy.tokenizer) == "7"
+
+
+def test_same_seed_same_bytes_and_the_callers_random_state_is_untouched(tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        new_policy(tmp_path / name, charset="ab", layers=1, width=16, heads=2, seed=seed)
+    assert torch.equal(torch.rand(3), expected)
+    files = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
+    assert files["a"] == files["b"] != files["c"]
+    assert (tmp_path / "a" / "tokenizer.json").read_bytes() == (tmp_path / "b" / "tokenizer.json").read_bytes()
+
+
+def test_weights_start_at_half_of_one_over_root_width(tmp_path):
+    new_policy(tmp_path / "p", layers=1, width=64, heads=2)
+    weight = dict(load_model(ModelSection(path=str(tmp_path / "p"))).masters)["model.layers.0.mlp.up_proj.weight"]
+    assert weight.std().item() == pytest.approx(0.5 / 8, rel=0.03)
+
+
+def test_words_are_taken_from_the_texts_and_numbers_are_spelled(tmp_path):
+    pieces = vocabulary(["add 12 to x_1.", "then stop"], None, "words")
+    assert pieces == ["\n", " ", ".", *"0123456789", "add", "stop", "then", "to", "x_"]
+    tokenizer = make_tokenizer(pieces, "words", 64)
+    ids = prompt_ids("then add 907 to 3.", tokenizer, SECTION)
+    assert len(ids) == 12  # then · add · 9 0 7 · to · 3 .   with five words or numbers and four blanks
+    assert decode(ids, tokenizer) == "then add 907 to 3."
+    with pytest.raises(DataError, match="'subtract'"):
+        prompt_ids("then subtract 3", tokenizer, SECTION)
+
+
+@given(st.text(alphabet=CHARSET.replace("<", ""), min_size=1, max_size=40))
+def test_characters_survive_encoding_and_decoding(text):
+    assert len(prompt_ids(text, DEFAULT, SECTION)) == len(text)
+    assert decode(prompt_ids(text, DEFAULT, SECTION), DEFAULT) == text
+
+
+DEFAULT = make_tokenizer(vocabulary(None, None, "characters"), "characters", 64)
+
+
+def test_texts_bring_their_own_characters():
+    assert vocabulary(["ba", "ac"], None, "characters") == ["a", "b", "c"]
+    tokenizer = make_tokenizer(["a", "b", "c"], "characters", 64)
+    np.testing.assert_array_equal(prompt_ids("cab", tokenizer, SECTION), [5, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"size": "huge"}, "tiny, small, medium, large"),
+        ({"width": 30, "heads": 4}, "32 works"),
+        ({"layers": 0}, "at least 1"),
+        ({"tokens": "words"}, "needs texts"),
+        ({"tokens": "syllables"}, "characters, words"),
+        ({"texts": ["a"], "charset": "a"}, "not both"),
+        ({"charset": ""}, "empty"),
+        ({"texts": []}, "empty"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_sentence(tmp_path, arguments, says):
+    with pytest.raises(RecipeError, match=says) as error:
+        new_policy(tmp_path / "p", **arguments)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "p").exists()
+
+
+def test_an_existing_folder_is_never_overwritten(tmp_path):
+    (tmp_path / "p").mkdir()
+    with pytest.raises(RecipeError, match="exists already"):
+        new_policy(tmp_path / "p")

@@ -1,0 +1,173 @@
+"""Text becomes prompt ids in one place: templates, BOS, limits, demonstrations, unknown characters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from milepost.policy import make_tokenizer
+from milepost.recipe import TasksSection
+from milepost.render import (
+    assistant_header,
+    check_format,
+    completion_ids,
+    decode,
+    leading_ids,
+    length,
+    prompt_ids,
+    turn_end_id,
+    within_limit,
+)  # fmt: skip
+from milepost.types import DataError, RecipeError, Task
+
+AUTO = TasksSection()
+TEXT = TasksSection(format="text")
+IM = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+WITH_BOS = "<s>" + IM
+INST = (
+    "<s>{% for m in messages %}"
+    "{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"
+)
+
+
+def byte_tokenizer(template=None, *, adds_bos=False) -> PreTrainedTokenizerFast:
+    """One id per byte (0–255), then <s> 256, </s> 257, <|im_start|> 258, <|im_end|> 259."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.add_special_tokens([AddedToken(t, special=True) for t in ("<s>", "</s>", "<|im_start|>", "<|im_end|>")])
+    if adds_bos:
+        inner.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+CHAT = byte_tokenizer(IM)
+
+
+def shown(ids, tokenizer=CHAT) -> str:
+    return tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+
+
+def test_a_text_prompt_is_one_user_message_and_ends_with_the_assistant_header():  # case B29
+    ids = prompt_ids("2+2?", CHAT, AUTO)
+    assert ids.dtype == np.int32
+    assert shown(ids) == "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n"
+    # 258 + "user\n" + "2+2?" + 259 + "\n" + 258 + "assistant\n": 1 + 5 + 4 + 1 + 1 + 1 + 10
+    assert len(ids) == length("2+2?", CHAT, AUTO) == 23
+    assert check_format(CHAT, AUTO).endswith(r"end with '<|im_start|>assistant\n'")
+
+
+def test_messages_are_taken_as_they_are():
+    messages = ({"role": "system", "content": "S"}, {"role": "user", "content": "U"})
+    assert shown(prompt_ids(messages, CHAT, AUTO)).startswith("<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU")
+    assert decode(prompt_ids(messages, CHAT, TEXT), CHAT) == "S\nU"
+
+
+def test_a_template_that_drops_the_generation_prompt_is_refused_at_the_start():  # case B29
+    lost = byte_tokenizer(IM.replace("{% if add_generation_prompt %}", "{% if false %}"))
+    with pytest.raises(RecipeError, match=r"ignores add_generation_prompt.*assistant"):
+        check_format(lost, AUTO)
+    with pytest.raises(RecipeError, match="ignores add_generation_prompt"):
+        prompt_ids("x", lost, AUTO)
+
+
+def test_a_template_without_any_header_is_fine():
+    tokenizer = byte_tokenizer(INST)
+    assert assistant_header(tokenizer) == ""
+    assert shown(prompt_ids("x", tokenizer, AUTO), tokenizer) == "<s>[INST]x[/INST]"
+    assert turn_end_id(tokenizer) == 257
+    assert check_format(tokenizer, AUTO) == "prompts go through the chat template"
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_bos_stands_exactly_once(adds_bos):  # case B21
+    chat = byte_tokenizer(WITH_BOS, adds_bos=adds_bos)
+    assert prompt_ids("x", chat, AUTO).tolist().count(256) == 1
+    plain = byte_tokenizer(adds_bos=adds_bos)
+    assert leading_ids(plain) == ([256] if adds_bos else [])
+    assert prompt_ids("x", plain, AUTO).tolist().count(256) == int(adds_bos)
+    assert prompt_ids("<s>x", plain, AUTO).tolist().count(256) == 1  # the text wrote it already
+    assert prompt_ids("x", plain, AUTO)[-1] == prompt_ids("<s>x", plain, AUTO)[-1]
+
+
+def test_a_tokenizer_that_ends_texts_does_not_end_prompts():
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 256), ("</s>", 257)]
+    )
+    assert prompt_ids("x", tokenizer, AUTO).tolist()[0] == 256
+    assert 257 not in prompt_ids("x", tokenizer, AUTO)
+
+
+def test_the_limit_counts_the_ids_that_are_sent_and_never_cuts():  # cases B18, B20, J4, J5
+    system = {"role": "system", "content": "be brief"}
+    task = Task("k", (system, {"role": "user", "content": "2+2?"}))
+    num = len(prompt_ids(task.prompt, CHAT, AUTO))
+    assert num == length(task.prompt, CHAT, AUTO) == 23 + 1 + 7 + 8 + 1 + 1  # the system turn and its markers count
+    fits, tight = TasksSection(max_prompt_tokens=num), TasksSection(max_prompt_tokens=num - 1)
+    assert within_limit([task], CHAT, fits) == ([task], [])
+    assert within_limit([task], CHAT, tight) == ([], [task])
+    for section in (fits, tight):
+        np.testing.assert_array_equal(prompt_ids(task.prompt, CHAT, section), prompt_ids(task.prompt, CHAT, AUTO))
+    refuse = TasksSection(max_prompt_tokens=num - 1, overlong="error")
+    with pytest.raises(DataError, match=f"task k: its prompt has {num} tokens, over tasks.max_prompt_tokens = {num - 1}"):
+        within_limit([task], CHAT, refuse)
+
+
+@given(st.text(max_size=30).filter(lambda t: t.strip() == t and "<" not in t))
+def test_prompt_and_demonstration_are_how_the_template_renders_the_exchange(answer):
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": answer}]
+    whole = CHAT.apply_chat_template(messages, tokenize=True, return_dict=False)
+    joined = [*prompt_ids("q", CHAT, AUTO), *completion_ids(answer, CHAT, AUTO)]
+    assert joined == whole[:-1]  # the template writes one newline after the turn has ended
+    assert decode(completion_ids(answer, CHAT, AUTO), CHAT) == answer
+
+
+def test_demonstrations_end_with_the_turn_end_of_the_format():
+    assert completion_ids("4", CHAT, AUTO)[-1] == 259  # <|im_end|>, not the tokenizer's own </s>
+    assert completion_ids("4", CHAT, TEXT)[-1] == 257
+    assert turn_end_id(byte_tokenizer()) is None
+    no_end = byte_tokenizer()
+    no_end.eos_token = None
+    with pytest.raises(RecipeError, match="eos_token"):
+        completion_ids("4", no_end, AUTO)
+
+
+def test_chat_without_a_template_and_refused_roles_are_sentences():
+    with pytest.raises(RecipeError, match="no chat template"):
+        prompt_ids("x", byte_tokenizer(), TasksSection(format="chat"))
+    strict = byte_tokenizer(IM.replace("{% for m in messages %}", "{% for m in messages %}{% if m.role == 'system' %}"
+                                       "{{ raise_exception('no system role') }}{% endif %}"))  # fmt: skip
+    with pytest.raises(DataError, match="roles system, user"):
+        prompt_ids(({"role": "system", "content": "s"}, {"role": "user", "content": "u"}), strict, AUTO)
+
+
+def test_unknown_characters_are_named_and_never_silent():
+    tokenizer = make_tokenizer(list("0123456789+="), "characters", 64)
+    with pytest.raises(DataError, match=r"'×' \(U\+00D7\) in '3×4='"):
+        prompt_ids("3×4=", tokenizer, AUTO)
+    with pytest.raises(DataError, match="U\\+0020"):
+        completion_ids("1 2", tokenizer, AUTO)
+    # A text that spells out the unknown token means it: GPT-2's <|endoftext|> is its unknown token, too.
+    assert 2 in prompt_ids("1<unk>", tokenizer, AUTO)
+
+
+def test_an_empty_prompt_is_refused():
+    with pytest.raises(DataError, match="at least one token"):
+        prompt_ids("", byte_tokenizer(), AUTO)
+
+
+def test_decoding_keeps_spaces_and_drops_special_tokens():
+    ids = [*CHAT.encode("a , b .  c n't", add_special_tokens=False), 259]
+    assert decode(np.array(ids, dtype=np.int32), CHAT) == "a , b .  c n't"
