@@ -1,0 +1,488 @@
+"""Judges episodes: reward functions, their weights, and typed absence. A missing verdict is never a zero.
+
+    grader = Grader(recipe.reward, tasks=tasks.train)       # RecipeError here, before any model is loaded
+    rewards = grader.score(groups)                           # rewards[g][i] belongs to groups[g].episodes[i]
+    grader.counts                                            # correct, wrong, unextractable, unscorable; unscorable/<cause>
+
+`docs/rewards.md` is the contract for people who write reward functions. Only facts of the episode (its text and ids)
+and its task are read, so stored episodes can be scored again offline. Everything that can hang runs in `workers.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from milepost import scorers
+from milepost.recipe import RewardFunctionSection, RewardSection
+from milepost.reward_checks import GIVEN, Scorer, check_section, check_signature, label_of, locate, short, task_problem
+from milepost.types import (
+    Episode,
+    EpisodeId,
+    Group,
+    RecipeError,
+    Reward,
+    Sampled,
+    StopKind,
+    StopReason,
+    Task,
+    Turn,
+)
+from milepost.workers import Answer, Call, WorkerPool
+
+log = logging.getLogger("milepost.reward")
+
+BAD_ANSWER = "-987654321"
+SUCCESS_SLACK = 1e-9
+LOAD_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one scorer says about one episode: a finite raw value, or the cause why there is none."""
+
+    value: float | None
+    cause: str | None = None
+    extractable: bool | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One episode to be judged, beside its task."""
+
+    task: Task
+    episode: Episode
+
+    @property
+    def text(self) -> str:
+        return self.episode.completion
+
+
+@dataclass(frozen=True)
+class CanaryCheck:
+    task_key: str
+    source: str
+    good: Reward
+    bad: Reward
+    problem: str | None
+    """None if the good answer is a success and the bad one is not."""
+
+
+@dataclass(frozen=True)
+class CanaryReport:
+    """Whether the reward still tells right from wrong. `skipped` says why nothing could be checked."""
+
+    checks: tuple[CanaryCheck, ...]
+    skipped: str | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        """The problems found, one sentence each: empty if all is well."""
+        return iter(self.problems)
+
+    @property
+    def ok(self) -> bool:
+        return all(check.problem is None for check in self.checks)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(check.problem for check in self.checks if check.problem is not None)
+
+
+class Grader:
+    """Scores groups of episodes as [reward] says. Thread-safe; `close()` ends its worker processes.
+
+    Raises RecipeError for what cannot work: functions that do not load, labels, parameters and patterns; and, if `tasks`
+    are given, columns that they lack. Up to `num_workers` processes per function; 0: as many as cores, 4 to 8.
+    """
+
+    def __init__(self, section: RewardSection, *, tasks: Sequence[Task] = (), num_workers: int = 0) -> None:
+        self.section = section
+        self.counts: Counter[str] = Counter()
+        self.logged: defaultdict[str, list[float]] = defaultdict(list)
+        """What user functions reported through TRL's log_metric, and (as text) through log_extra below."""
+        self.extra: defaultdict[str, list[str]] = defaultdict(list)
+        self._num_workers = num_workers or max(4, min(8, os.cpu_count() or 1))
+        self._reported: set[tuple[str, str]] = set()
+        check_section(section)
+        foreign = any(f.name == "reasoning_gym" for f in section.functions)
+        setup = Call("milepost.scorers:warm_reasoning_gym", timeout=LOAD_SECONDS) if foreign else None
+        self._isolated = WorkerPool(self._num_workers, setup=setup)
+        self._pools = [self._isolated]
+        try:
+            self._scorers = [self._load(index, function) for index, function in enumerate(section.functions)]
+            self._success = section.success or self._scorers[0].label
+            if tasks:
+                self.check_columns(tasks)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for pool in self._pools:
+            pool.close()
+
+    def __enter__(self) -> Grader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(s.label for s in self._scorers)
+
+    @property
+    def network_blocked(self) -> bool | None:
+        """Whether foreign scorers really run without network; None while none has run."""
+        return None if self._isolated.isolation is None else self._isolated.isolation.network
+
+    def _load(self, index: int, function: RewardFunctionSection) -> Scorer:
+        label = label_of(function)
+        if function.name in scorers.BUILTINS:
+            return Scorer(label, function.weight, function.name, function.params)
+        where = f"reward.functions.{index}.name = {function.name!r}"
+        name = locate(function.name, where)
+        setup = Call("milepost.scorers:describe", {"name": name}, timeout=LOAD_SECONDS)
+        pool = WorkerPool(self._num_workers, isolated=False, setup=setup)
+        self._pools.append(pool)
+        answer = pool.start()
+        if answer.failure:
+            raise RecipeError(f"{where}: loading it ended with {answer.failure}: {answer.detail.strip()[-500:]}")
+        if "error" in answer.value:
+            raise RecipeError(f"{where}: {answer.value['error']}")
+        scorer = Scorer(
+            label, function.weight, name, function.params, pool, tuple(answer.value["parameters"]),
+            tuple(answer.value["required"]), answer.value["keywords"],
+        )  # fmt: skip
+        check_signature(scorer, where)
+        return scorer
+
+    def check_columns(self, tasks: Sequence[Task]) -> None:
+        """Raises RecipeError if a scorer needs something that a task does not have. Names what is there."""
+        for scorer in self._scorers:
+            self._require(scorer, tasks)
+
+    def _require(self, scorer: Scorer, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            if problem := task_problem(scorer, task, self._columns(task)):
+                raise RecipeError(problem)
+
+    def _columns(self, task: Task) -> dict[str, Any]:
+        """What a reward function can ask for by name. A column of the task's own wins over the gold's second names."""
+        gold = {}
+        if task.answer is not None:
+            gold = {key: task.answer for key in ("answer", "expected_answer")}
+        return {k: v for k, v in {**gold, **task.columns}.items() if k not in GIVEN}
+
+    def score(self, groups: Sequence[Group]) -> list[list[Reward]]:
+        """One reward per episode, nested as the episodes are. Raises RecipeError if a function breaks the contract."""
+        samples = [Sample(group.task, episode) for group in groups for episode in group.episodes]
+        rewards = iter(self._judge(samples))
+        nested = [[next(rewards) for _ in group.episodes] for group in groups]
+        for row in nested:
+            for reward in row:
+                self.counts.update(_tally(reward, self._success))
+        return nested
+
+    def score_texts(self, task: Task, texts: Sequence[str]) -> list[Reward]:
+        """Rewards of finished answers that nobody sampled: canaries, checks of the gold. Not counted in `counts`."""
+        return self._judge([Sample(task, _episode_of(task, text, i)) for i, text in enumerate(texts)])
+
+    def check_gold(self, task: Task) -> str | None:
+        """What is wrong with the task's gold by the grader's own verdict; None if nothing is, or it cannot be told."""
+        good = self._good_text(task)
+        if good is None:
+            return None
+        reward = self.score_texts(task, [good])[0]
+        return None if reward.success else _good_problem(task, reward)
+
+    def canary(self, tasks: Sequence[Task]) -> CanaryReport:
+        """Scores a right and a wrong answer for the first task of each source: they must be a success and a failure."""
+        first: dict[str, Task] = {}
+        for task in tasks:
+            first.setdefault(task.source, task)
+        checks = []
+        for task in first.values():
+            good = self._good_text(task)
+            if good is None:
+                continue
+            right, wrong = self.score_texts(task, [good, self._bad_text()])
+            checks.append(CanaryCheck(task.key, task.source, right, wrong, _canary_problem(task, right, wrong)))
+        skipped = None if checks else "no right answer is known: set reward.canary_good, for example 'Answer: {answer}'"
+        return CanaryReport(tuple(checks), skipped)
+
+    def _good_text(self, task: Task) -> str | None:
+        answer = task.answer
+        if self.section.canary_good:
+            return self.section.canary_good.replace("{answer}", str(answer))
+        direct = self._success_scorer.name in ("exact", "numeric", "reasoning_gym") and not self.section.extract
+        return str(answer) if direct and answer is not None else None
+
+    def _bad_text(self) -> str:
+        judges_answer = self._success_scorer.name != "regex" and "{answer}" in self.section.canary_good
+        return self.section.canary_good.replace("{answer}", BAD_ANSWER) if judges_answer else BAD_ANSWER
+
+    @property
+    def _success_scorer(self) -> Scorer:
+        return next(s for s in self._scorers if s.label == self._success)
+
+    def _judge(self, samples: Sequence[Sample]) -> list[Reward]:
+        absent = [_absent(sample.episode) for sample in samples]
+        there = [sample for sample, cause in zip(samples, absent) if cause is None]
+        judged = iter(self._judge_present(there) if there else [])
+        return [next(judged) if cause is None else Reward.unscorable(cause) for cause in absent]
+
+    def _judge_present(self, samples: Sequence[Sample]) -> list[Reward]:
+        answers = self._answers(samples)
+
+        def judge(scorer: Scorer) -> list[Verdict]:
+            return self._builtin(scorer, samples, answers) if scorer.builtin else self._user(scorer, samples)
+
+        if len(self._scorers) > 1:  # slow ones (judges, foreign scorers) wait in their own processes: wait together
+            with ThreadPoolExecutor(len(self._scorers)) as threads:
+                verdicts = list(threads.map(judge, self._scorers))
+        else:
+            verdicts = [judge(self._scorers[0])]
+        return [self._combine(column) for column in zip(*verdicts)]
+
+    def _combine(self, verdicts: Sequence[Verdict]) -> Reward:
+        pairs = list(zip(self._scorers, verdicts))
+        parts = {s.label: v.value for s, v in pairs if v.value is not None}
+        cause = next((v.cause for s, v in pairs if v.value is None and s.weight != 0), None)
+        total = None
+        if cause is None:
+            total = math.fsum(s.weight * parts[s.label] for s in self._scorers if s.weight != 0)
+            if not math.isfinite(total):
+                total, cause = None, "not finite"
+        measure = parts.get(self._success)
+        known = [v.extractable for v in verdicts if v.extractable is not None]
+        return Reward(
+            total=total,
+            parts=parts,
+            success=None if measure is None else measure >= self.section.success_at - SUCCESS_SLACK,
+            extractable=all(known) if known else None,
+            cause=cause,
+        )
+
+    def _answers(self, samples: Sequence[Sample]) -> list[str | Verdict | None]:
+        """The text each built-in judges; None where the pattern finds nothing; a verdict where the search itself failed."""
+        if not self.section.extract or not any(s.builtin and s.name != "regex" for s in self._scorers):
+            return [sample.text for sample in samples]
+        arguments = {"pattern": self.section.extract}
+        return self._search("extract", "extract", arguments, samples)
+
+    def _search(self, label: str, function: str, arguments: Mapping[str, Any], samples: Sequence[Sample]) -> list[Any]:
+        def call(chosen: Sequence[Sample]) -> Call:
+            texts = [sample.text for sample in chosen]
+            return Call(f"milepost.scorers:{function}", {**arguments, "texts": texts}, self.section.timeout_seconds)
+
+        answers = self._batch_then_singly(self._isolated, call, lambda value: value, label, samples)
+        return [Verdict(None, a.failure) if a.failure else a.value for a in answers]
+
+    def _builtin(
+        self, scorer: Scorer, samples: Sequence[Sample], answers: Sequence[str | Verdict | None]
+    ) -> list[Verdict]:  # fmt: skip
+        if scorer.name == "regex":
+            found = self._search(scorer.label, "matches", scorer.params, samples)
+            return [v if isinstance(v, Verdict) else Verdict(v) for v in found]
+        verdicts: list[Verdict | None] = []
+        for sample, answer in zip(samples, answers):
+            if isinstance(answer, Verdict):
+                verdicts.append(answer)
+            elif answer is None:
+                verdicts.append(Verdict(0.0, extractable=False))
+            else:
+                verdicts.append(self._direct(scorer, sample.task, answer))
+        open_ = [i for i, verdict in enumerate(verdicts) if verdict is None]
+        foreign = self._foreign(scorer, [samples[i] for i in open_], [str(answers[i]) for i in open_])
+        for i, verdict in zip(open_, foreign):
+            verdicts[i] = verdict
+        return [v for v in verdicts if v is not None]
+
+    def _direct(self, scorer: Scorer, task: Task, answer: str) -> Verdict | None:
+        """exact and numeric, here and now; None for what must be asked of a worker."""
+        extractable = True if self.section.extract else None
+        if scorer.name == "exact":
+            if task.answer is None:
+                return Verdict(None, "bad_gold")
+            return Verdict(scorers.exact(answer=answer, gold=task.answer, **scorer.params), extractable=extractable)
+        if scorer.name == "numeric":
+            gold = scorers.parse_number(task.answer)
+            if gold is None:
+                return Verdict(None, "bad_gold")
+            value = scorers.numeric(answer=answer, gold=gold, **scorer.params)
+            return Verdict(value or 0.0, extractable=value is not None)
+        return None
+
+    def _foreign(self, scorer: Scorer, samples: Sequence[Sample], answers: Sequence[str]) -> list[Verdict]:
+        """reasoning-gym's own scorers, each answer a call of its own: one that hangs costs only itself."""
+        self._require(scorer, list({sample.task.key: sample.task for sample in samples}.values()))
+        calls = [
+            Call("milepost.scorers:reasoning_gym", {
+                "answer": answer.strip(), "family": sample.task.columns["family"],
+                "params": sample.task.columns.get("params") or {}, "entry": sample.task.columns["entry"],
+            }, self.section.timeout_seconds)
+            for sample, answer in zip(samples, answers)
+        ]  # fmt: skip
+        extractable = True if self.section.extract else None
+        verdicts = []
+        for sample, answer in zip(samples, self._isolated.map(calls) if calls else []):
+            if answer.failure:
+                self._report(scorer.label, sample, answer)
+            verdicts.append(_verdict(answer, extractable))
+        return verdicts
+
+    def _user(self, scorer: Scorer, samples: Sequence[Sample]) -> list[Verdict]:
+        """The user's function, once for all text prompts and once for all message prompts (completions differ in form)."""
+        verdicts: dict[int, Verdict] = {}
+        for as_text in (True, False):
+            chosen = [i for i, s in enumerate(samples) if isinstance(s.task.prompt, str) is as_text]
+            if chosen:
+                answers = self._call_user(scorer, [samples[i] for i in chosen])
+                verdicts.update({i: _verdict(answer) for i, answer in zip(chosen, answers)})
+        return [verdicts[i] for i in range(len(samples))]
+
+    def _call_user(self, scorer: Scorer, samples: Sequence[Sample]) -> list[Answer]:
+        assert scorer.pool is not None
+
+        def call(chosen: Sequence[Sample]) -> Call:
+            loggers = [k for k in ("log_metric", "log_extra") if scorer.accepts(k)]
+            arguments = {"name": scorer.name, "num": len(chosen), "loggers": loggers,
+                         "keywords": self._keywords(scorer, chosen)}  # fmt: skip
+            return Call("milepost.scorers:invoke", arguments, self.section.timeout_seconds)
+
+        def unpack(value: Mapping[str, Any]) -> list[float | None]:
+            if "contract" in value:
+                name = short(scorer.name)
+                raise RecipeError(f"{value['contract']}, from {name}; return one number or None per completion")
+            for key, number in value["metrics"]:
+                self.logged[key].append(number)
+            for key, texts in value["extra"]:
+                self.extra[key].extend(texts)
+            return value["values"]
+
+        return self._batch_then_singly(scorer.pool, call, unpack, scorer.label, samples)
+
+    def _keywords(self, scorer: Scorer, samples: Sequence[Sample]) -> dict[str, Any]:
+        """What TRL passes, by the names the function accepts: one list entry per completion; params as they are."""
+        rows = [self._columns(sample.task) for sample in samples]
+        names = dict.fromkeys(key for row in rows for key in row)
+        keywords: dict[str, Any] = {name: [row.get(name) for row in rows] for name in names}
+        keywords.update(scorer.params)
+        keywords["completions"] = [_completion(sample) for sample in samples]
+        keywords["prompts"] = [_prompt(sample.task) for sample in samples]
+        keywords["completion_ids"] = [_completion_ids(sample.episode) for sample in samples]
+        keywords["episodes"] = [sample.episode for sample in samples]
+        return {key: value for key, value in keywords.items() if scorer.accepts(key)}
+
+    def _batch_then_singly(
+        self,
+        pool: WorkerPool,
+        call: Callable[[Sequence[Sample]], Call],
+        unpack: Callable[[Any], Sequence[Any]],
+        label: str,
+        samples: Sequence[Sample],
+    ) -> list[Answer]:
+        """One call for all; if it fails, one call each, so that only the offending samples go without a value."""
+        whole = pool.map([call(samples)])[0]
+        if whole.failure is None:
+            return [Answer(value=value) for value in unpack(whole.value)]
+        if whole.failure == "timeout" and len(samples) > 1 and (label, "slow") not in self._reported:
+            self._reported.add((label, "slow"))
+            log.warning("reward function %s: %d completions took over %g s together, so they are scored one by one; "
+                        "raise reward.timeout_seconds if it is merely slow",
+                        label, len(samples), self.section.timeout_seconds)  # fmt: skip
+        singles = pool.map([call([sample]) for sample in samples]) if len(samples) > 1 else [whole]
+        answers = []
+        for sample, answer in zip(samples, singles):
+            if answer.failure:
+                self._report(label, sample, answer)
+                answers.append(answer)
+            else:
+                answers.append(Answer(value=unpack(answer.value)[0]))
+        return answers
+
+    def _report(self, label: str, sample: Sample, answer: Answer) -> None:
+        """Logs the first failure of each kind with its traceback and sample; the rest are only counted."""
+        key = (label, str(answer.failure))
+        if key not in self._reported:
+            self._reported.add(key)
+            log.warning("reward function %s: %s for %s (further ones are only counted)\n%s",
+                        label, answer.failure, sample.episode.id, answer.detail)  # fmt: skip
+
+
+def overlong_penalty(length: int, cap: int, buffer: int) -> float:
+    """DAPO's soft overlong penalty (2503.14476, eq. 13): 0 up to cap − buffer, a straight line to −1 at cap, −1 beyond.
+
+    `length`, `cap` and `buffer` are in tokens. Raises RecipeError unless 1 ≤ buffer ≤ cap.
+    """
+    if not 1 <= buffer <= cap:
+        raise RecipeError(f"rollout.soft_buffer = {buffer} must lie between 1 and the cap of {cap} tokens, or it would "
+                          f"punish every length; a fifth of the cap ({max(1, cap // 5)}) works")  # fmt: skip
+    return max(-1.0, min(0.0, (cap - buffer - length) / buffer))
+
+
+def _verdict(answer: Answer, extractable: bool | None = None) -> Verdict:
+    if answer.failure:
+        return Verdict(None, answer.failure)
+    if answer.value is None:
+        return Verdict(None, "none")
+    return Verdict(answer.value, None, extractable) if math.isfinite(answer.value) else Verdict(None, "not finite")
+
+
+def _tally(reward: Reward, success: str) -> list[str]:
+    """The one of four classes an episode belongs to; unscorable ones also under their cause."""
+    if not reward.scorable:
+        return ["unscorable", f"unscorable/{reward.cause}"]
+    if reward.success is None:
+        return ["unscorable", f"unscorable/no {success}"]
+    if reward.success:
+        return ["correct"]
+    return ["unextractable" if reward.extractable is False else "wrong"]
+
+
+def _absent(episode: Episode) -> str | None:
+    """Why there is nothing to judge: infrastructure failed, or the model was never called."""
+    if episode.stop.kind is StopKind.FAULT:
+        return f"fault: {episode.stop.reason}"
+    return None if episode.turns else "no turns"
+
+
+def _completion(sample: Sample) -> Any:
+    """As TRL does: a string for text prompts, a list of one assistant message for message prompts."""
+    if isinstance(sample.task.prompt, str):
+        return sample.text
+    return [{"role": "assistant", "content": sample.text}]
+
+
+def _prompt(task: Task) -> Any:
+    return task.prompt if isinstance(task.prompt, str) else [dict(message) for message in task.prompt]
+
+
+def _completion_ids(episode: Episode) -> list[int]:
+    return [int(token) for token in episode.turns[-1].sampled.ids]
+
+
+def _episode_of(task: Task, text: str, member: int) -> Episode:
+    turn = Turn(context_ids=[], sampled=Sampled([], [], 1.0, (), "stop"), text=text)  # type: ignore[arg-type]
+    stop = StopReason(StopKind.TERMINATED, "end_of_turn")
+    return Episode(EpisodeId("check", 0, task.key, member), f"check/{task.key}", (turn,), stop)
+
+
+def _good_problem(task: Task, reward: Reward) -> str:
+    found = f"is unscorable ({reward.cause})" if reward.cause else f"scores {dict(reward.parts)}"
+    return f"the task's own answer {str(task.answer)[:60]!r} {found}"
+
+
+def _canary_problem(task: Task, good: Reward, bad: Reward) -> str | None:
+    if not good.success:
+        return f"task {task.key}: {_good_problem(task, good)}"
+    if bad.success is not False and str(task.answer) != BAD_ANSWER:
+        return f"task {task.key}: a wrong answer is not scored as wrong ({bad.cause or dict(bad.parts)})"
+    return None

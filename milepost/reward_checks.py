@@ -1,0 +1,163 @@
+"""Refuses what cannot work in [reward], in one sentence each, before any model is loaded."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from milepost.families import REFUSED_FAMILIES
+from milepost.recipe import RewardFunctionSection, RewardSection
+from milepost.scorers import BUILTINS
+from milepost.types import RecipeError, Task
+from milepost.workers import WorkerPool
+
+GIVEN = ("completions", "prompts", "completion_ids", "episodes", "log_metric", "log_extra")
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """One entry of reward.functions, checked and loaded."""
+
+    label: str
+    weight: float
+    name: str
+    params: Mapping[str, Any]
+    pool: WorkerPool | None = None
+    parameters: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    takes_all: bool = False
+
+    @property
+    def builtin(self) -> bool:
+        return self.name in BUILTINS
+
+    def accepts(self, keyword: str) -> bool:
+        return keyword in self.parameters or (self.takes_all and keyword != "episodes")
+
+
+def label_of(function: RewardFunctionSection) -> str:
+    return function.label or function.name.rpartition(":")[2]
+
+
+def short(name: str) -> str:
+    """The function's name as people write it: without the folders."""
+    return name.rpartition("/")[2]
+
+
+def check_section(section: RewardSection) -> None:
+    if not section.functions:
+        raise RecipeError('reward.functions is empty; add one, for example [[reward.functions]] name = "numeric"')
+    labels = [label_of(f) for f in section.functions]
+    if twice := [label for label, n in Counter(labels).items() if n > 1]:
+        raise RecipeError(f"reward.functions: two parts are called {twice[0]!r}; give one of them another `label`")
+    if section.success and section.success not in labels:
+        near = difflib.get_close_matches(section.success, labels, n=1) or labels[:1]
+        raise RecipeError(
+            f"reward.success = {section.success!r} is no label; there are {', '.join(labels)}: use {near[0]!r}"
+        )
+    _compile(section.extract, "reward.extract")
+    for index, function in enumerate(section.functions):
+        where = f"reward.functions.{index}"
+        if not math.isfinite(function.weight):
+            raise RecipeError(f"{where}.weight = {function.weight} must be a finite number; 1.0 works")
+        if function.name in BUILTINS:
+            _check_params(function, where)
+        if function.name == "reasoning_gym" and importlib.util.find_spec("reasoning_gym") is None:
+            raise RecipeError(f'{where}: the package reasoning-gym is missing; pip install "milepost[demo]"')
+
+
+def _check_params(function: RewardFunctionSection, where: str) -> None:
+    known = BUILTINS[function.name]
+    for key, value in function.params.items():
+        if key not in known:
+            raise RecipeError(
+                f"{where}.params.{key} is not a parameter of {function.name}; it takes {', '.join(known) or 'none'}"
+            )
+        flag = key in ("case_sensitive", "collapse_spaces")
+        if flag and not isinstance(value, bool):
+            raise RecipeError(f"{where}.params.{key} = {value!r} must be true or false")
+        if key.endswith("_tol") and (
+            isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf
+        ):
+            raise RecipeError(f"{where}.params.{key} = {value!r} must be a number ≥ 0; 0.001 works")
+    if function.name == "regex":
+        if not function.params.get("pattern"):
+            raise RecipeError(f"{where}: regex needs params.pattern, for example '<answer>.*</answer>'")
+        _compile(function.params["pattern"], f"{where}.params.pattern")
+        if function.params.get("mode", "search") not in ("search", "full"):
+            raise RecipeError(f"{where}.params.mode = {function.params['mode']!r} must be 'search' or 'full'")
+
+
+def _compile(pattern: Any, where: str) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError, RecursionError) as error:
+        raise RecipeError(f"{where} = {pattern!r} is not a regular expression: {error}") from None
+
+
+def locate(name: str, where: str) -> str:
+    """The name as a worker can load it: file paths made absolute. Raises RecipeError for what cannot exist."""
+    module, _, attribute = name.rpartition(":")
+    if not module or not attribute:
+        near = difflib.get_close_matches(name, BUILTINS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(BUILTINS)}, module:function or file.py:function"
+        raise RecipeError(f"{where} is neither built in nor a module:function; {hint}")
+    if not module.endswith(".py"):
+        return name
+    path = os.path.abspath(os.path.expanduser(module))
+    if not os.path.isfile(path):
+        raise RecipeError(f"{where}: there is no file {path}")
+    return f"{path}:{attribute}"
+
+
+def check_signature(scorer: Scorer, where: str) -> None:
+    if not scorer.accepts("completions"):
+        shown = ", ".join(scorer.parameters) or "nothing"
+        raise RecipeError(f"{where} takes ({shown}) but is given the keyword `completions`; add it, or **kwargs")
+    for key in scorer.params:
+        if key in GIVEN:
+            raise RecipeError(f"{where}: params.{key} is a name that Milepost fills in itself; rename the parameter")
+        if not scorer.accepts(key):
+            raise RecipeError(
+                f"{where} has no parameter {key!r}, which params sets; it takes {', '.join(scorer.parameters)}"
+            )
+
+
+def task_problem(scorer: Scorer, task: Task, present: Mapping[str, Any]) -> str | None:
+    shown = ", ".join(sorted(present)) or "none"
+    if scorer.name in ("exact", "numeric") and task.answer is None:
+        return f"reward function {scorer.label} needs a gold answer, but task {task.key} has none; its columns are {shown}"
+    if scorer.name == "reasoning_gym":
+        if "family" not in present or "entry" not in present:
+            return (f"reward function reasoning_gym needs the columns family and entry, but task {task.key} has {shown}; "
+                    'take the tasks from a source of kind = "reasoning_gym"')  # fmt: skip
+        return _executes_text(task)
+    if scorer.builtin:
+        return None
+    for key in scorer.required:
+        if key not in present and key not in GIVEN and key not in scorer.params:
+            return (f"reward function {short(scorer.name)} needs the column {key!r}, but task {task.key} has none; its "
+                    f"columns are {shown}: rename the parameter, give it a default, or set it under params")  # fmt: skip
+    for key in scorer.params:
+        if key in present:
+            return f"reward function {short(scorer.name)}: params.{key} hides the task column of that name; rename one"
+    return None
+
+
+def _executes_text(task: Task) -> str | None:
+    """Refuses families whose scorer evaluates the model's text as code, also inside a composite."""
+    families = {str(task.columns["family"])} | set(
+        re.findall(r'"(\w+)"', json.dumps(task.columns.get("params") or {}, default=str))
+    )
+    if bad := sorted(families & REFUSED_FAMILIES.keys()):
+        return (f"task {task.key}: the scorer of reasoning-gym's {bad[0]} runs the model's answer as code, which needs a "
+                "sandbox; choose another family")  # fmt: skip
+    return None
