@@ -1,0 +1,278 @@
+"""Where rows come from: JSONL files, data sets, Python functions and reasoning-gym families. Torch-free.
+
+A source is read into `SourceRows`: mappings with their line numbers, and the lines that were no rows at all.
+`shape.py` makes a task of each row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import itertools
+import json
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from milepost.families import REFUSED_FAMILIES, Draw, derived_seed, draw_families, unpack
+from milepost.recipe import SourceSection
+from milepost.types import RecipeError
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that gave no task. `line` counts from 1: lines of a JSONL file, rows of anything else."""
+
+    source: str
+    line: int
+    cause: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source} line {self.line}: {self.cause}" + (f" ({self.detail})" if self.detail else "")
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """What one source held. `prompt_column` and `answer_column` override the recipe's where the source knows better."""
+
+    name: str
+    weight: float
+    rows: Sequence[tuple[int, Mapping[str, Any]]]
+    bad: Sequence[BadRow]
+    prompt_column: str | None = None
+    answer_column: str | None = None
+    gold_optional: bool = False
+    num_repeated: int = 0
+    """Draws that repeated an earlier one (generated sources)."""
+    note: str = ""
+
+
+def source_name(source: SourceSection) -> str:
+    """The name in keys and metrics: `name`, else the file's stem, the data set's path or the function's spec."""
+    return source.name or (Path(source.path).stem if source.kind == "jsonl" else source.path)
+
+
+def read_sources(sources: Sequence[SourceSection], seed: int) -> list[SourceRows]:
+    """Reads every `tasks.sources` entry, in order. Raises RecipeError when a source itself is unusable."""
+    for position, source in enumerate(sources):
+        if not source.path and not (source.kind == "reasoning_gym" and source.name):
+            raise RecipeError(f"tasks.sources[{position}].path is empty; {_WANTED[source.kind]}")
+    families = _read_families({i: source for i, source in enumerate(sources) if source.kind == "reasoning_gym"}, seed)
+    return [families[i] if i in families else _READERS[source.kind](source, seed, f"tasks.sources[{i}]")
+            for i, source in enumerate(sources)]  # fmt: skip
+
+
+_WANTED = {
+    "jsonl": "give the JSONL file, for example path = \"tasks.jsonl\"",
+    "datasets": "give a data set that load_dataset or load_from_disk can read, or pass rows= from Python",
+    "function": 'give module:function or file.py:function, for example path = "my_tasks.py:rows"',
+    "reasoning_gym": 'name the family, for example name = "chain_sum"',
+}  # fmt: skip
+
+
+def _read_jsonl(source: SourceSection, seed: int, setting: str) -> SourceRows:
+    if source.params:
+        raise RecipeError(f"{setting}.params does nothing for a JSONL file; remove it")
+    name = source_name(source)
+    rows: list[tuple[int, Mapping[str, Any]]] = []
+    bad: list[BadRow] = []
+    try:
+        with open(source.path, "rb") as file:
+            for line, raw in enumerate(file, start=1):
+                if source.size and len(rows) >= source.size:
+                    break
+                row = _parse_line(raw.removeprefix(b"\xef\xbb\xbf") if line == 1 else raw, name, line)
+                if isinstance(row, BadRow):
+                    bad.append(row)
+                elif row is not None:
+                    rows.append((line, row))
+    except OSError as error:
+        raise RecipeError(f"{setting}.path = {source.path!r}: {error.strerror or error}; give a JSONL file that can be "
+                          f"read from {Path.cwd()}") from error  # fmt: skip
+    if not rows and bad and bad[0].detail.startswith("["):
+        raise RecipeError(f"{setting}.path = {source.path!r} holds one JSON array; write one object per line instead")
+    return SourceRows(name, source.weight, rows, bad)
+
+
+def _parse_line(raw: bytes, name: str, line: int) -> dict[str, Any] | BadRow | None:
+    """A row, a bad row, or None for a blank line."""
+    if not raw.strip():
+        return None
+    try:
+        row = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return BadRow(name, line, "not JSON", f"not UTF-8 at byte {error.start}")
+    except (json.JSONDecodeError, RecursionError):
+        return BadRow(name, line, "not JSON", _short(raw.decode("utf-8").strip()))
+    return row if isinstance(row, dict) else BadRow(name, line, "not an object", _short(json.dumps(row)))
+
+
+def _read_datasets(source: SourceSection, seed: int, setting: str) -> SourceRows:
+    try:
+        import datasets
+    except ImportError as error:
+        raise RecipeError(
+            f'{setting}.kind = "datasets" needs the package datasets; pip install "milepost[datasets]"'
+        ) from error
+    folder = Path(source.path)
+    saved = any((folder / marker).is_file() for marker in ("dataset_info.json", "dataset_dict.json"))
+    if saved and source.params:
+        raise RecipeError(f"{setting}.params does nothing for a data set saved to disk; remove it")
+    try:
+        held = datasets.load_from_disk(source.path) if saved else datasets.load_dataset(source.path, **source.params)
+    except Exception as error:
+        raise RecipeError(f"{setting}.path = {source.path!r} cannot be loaded as a data set: {_short(error)}; check the "
+                          "path, its params and the network") from error  # fmt: skip
+    return rows_in_memory(held, source_name(source), source.weight, source.size)
+
+
+def rows_in_memory(held: Any, name: str, weight: float = 1.0, size: int = 0) -> SourceRows:
+    """Rows of a datasets object, a list of mappings, or a mapping from split names to either (adds a split column)."""
+    parts = held.items() if isinstance(held, Mapping) else [(None, held)]
+    flat = ({**row, "split": row.get("split") or label} if label and isinstance(row, Mapping) else row
+            for label, part in parts for row in part)  # fmt: skip
+    rows, bad = _number(itertools.islice(flat, size) if size else flat, name)
+    return SourceRows(name, weight, rows, bad)
+
+
+def _number(values: Iterable[Any], name: str) -> tuple[list[tuple[int, Mapping[str, Any]]], list[BadRow]]:
+    rows: list[tuple[int, Mapping[str, Any]]] = []
+    bad: list[BadRow] = []
+    for line, row in enumerate(values, start=1):
+        if isinstance(row, Mapping):
+            rows.append((line, row))
+        else:
+            bad.append(BadRow(name, line, "not an object", _short(row)))
+    return rows, bad
+
+
+def _read_function(source: SourceSection, seed: int, setting: str) -> SourceRows:
+    function = load_function(source.path, f"{setting}.path")
+    name = source_name(source)
+    known = inspect.signature(function).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    offered = {"size": source.size, "seed": seed}
+    arguments = {k: v for k, v in offered.items() if takes_any or k in known} | dict(source.params)
+    try:
+        with isolated_random(seed, name):
+            made = function(**arguments)
+            rows, bad = _number(itertools.islice(made, source.size) if source.size else made, name)
+    except Exception as error:
+        given = ", ".join(sorted(arguments)) or "nothing"
+        raise RecipeError(f"{setting}.path = {source.path!r}: the function raised {type(error).__name__}: {_short(error)}; "
+                          f"it was called with {given} and must return rows") from error  # fmt: skip
+    return SourceRows(name, source.weight, rows, bad)
+
+
+def load_function(spec: str, setting: str) -> Callable[..., Any]:
+    """The function named by "module:function" or "file.py:function". Raises RecipeError naming `setting`."""
+    where, colon, name = spec.rpartition(":")
+    if not colon or not where or not name:
+        raise RecipeError(f"{setting} = {spec!r} must look like module:function or file.py:function")
+    try:
+        module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except Exception as error:
+        raise RecipeError(f"{setting} = {spec!r}: {where} cannot be imported ({type(error).__name__}: {_short(error)}); "
+                          "check the name and where it is run from") from error  # fmt: skip
+    function = getattr(module, name, None)
+    if not callable(function):
+        public = sorted(k for k, v in vars(module).items() if inspect.isfunction(v) and not k.startswith("_"))
+        raise RecipeError(f"{setting} = {spec!r}: {where} has no function {name!r}; it has {', '.join(public) or 'none'}")
+    return function
+
+
+def _load_file(path: Path) -> Any:
+    # The name holds the path's hash, so that two files called tasks.py do not replace each other.
+    name = f"milepost_user_{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None or not path.is_file():
+        raise FileNotFoundError(f"no such file: {path}")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    found.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def isolated_random(seed: int, label: str) -> Iterator[None]:
+    """Python's and numpy's global generators, seeded by (seed, label) inside and put back afterwards."""
+    python, numpy = random.getstate(), np.random.get_state()
+    random.seed(derived_seed(seed, label))
+    np.random.seed(derived_seed(seed, label))
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def _read_families(sources: Mapping[int, SourceSection], seed: int) -> dict[int, SourceRows]:
+    """All reasoning-gym sources at once, by position: one child process draws them."""
+    requests = []
+    for position, source in sources.items():
+        family = source.path or source.name
+        _check_family(family, source, f"tasks.sources[{position}]")
+        own = source.params.get("seed")
+        requests.append(Draw(family, {k: v for k, v in source.params.items() if k != "seed"}, source.size,
+                             seed if own is None else int(own), source_name(source)))  # fmt: skip
+    if not requests:
+        return {}
+    replies = draw_families(requests)
+    if replies is None:
+        raise RecipeError(f'tasks.sources[{next(iter(sources))}].kind = "reasoning_gym" needs the package reasoning-gym; '
+                          'pip install "milepost[demo]"')  # fmt: skip
+    pairs = zip(requests, replies, strict=True)
+    return {position: _family_rows(source, position, *pair) for (position, source), pair in zip(sources.items(), pairs)}
+
+
+def _family_rows(source: SourceSection, position: int, request: Draw, reply: Mapping[str, Any]) -> SourceRows:
+    setting, family, name = f"tasks.sources[{position}]", request.family, request.label
+    if "known" in reply:
+        near = difflib.get_close_matches(family, reply["known"], n=3, cutoff=0.5)
+        hint = f"close: {', '.join(near)}" if near else f"there are {len(reply['known'])}, for example chain_sum and gcd"
+        raise RecipeError(f"{setting}.name = {family!r} is no reasoning-gym family; {hint}")
+    if "error" in reply:
+        raise RecipeError(f"{setting}.params of {family} were refused: {reply['error']}; the family takes "
+                          f"{', '.join(reply['fields']) or 'no parameters'}")  # fmt: skip
+    rows = [(line, {"prompt": entry["question"], "answer": unpack(entry["answer"]), "family": family,
+                    "params": dict(request.params), "entry": entry}) for line, entry in reply["rows"]]  # fmt: skip
+    note = "" if len(rows) == source.size else (f"{name}: only {len(rows)} distinct tasks of size = {source.size} exist or "
+                                                f"could be drawn in {reply['num_draws']} draws")  # fmt: skip
+    return SourceRows(name, source.weight, rows, [], prompt_column="prompt", answer_column="answer", gold_optional=True,
+                      num_repeated=reply["num_draws"] - len(rows), note=note)  # fmt: skip
+
+
+def _check_family(family: str, source: SourceSection, setting: str) -> None:
+    if family in REFUSED_FAMILIES:
+        raise RecipeError(f"{setting}.name = {family!r} is refused: {REFUSED_FAMILIES[family]}, and no sandbox runs it "
+                          "yet; use another family, for example chain_sum")  # fmt: skip
+    if family == "composite":
+        raise RecipeError(
+            f'{setting}.name = "composite" is refused; name its families as several tasks.sources with weights'
+        )
+    if source.size < 1:
+        raise RecipeError(f"{setting}.size = {source.size}: a generated source needs to know how many rows; 1000 works")
+    if "size" in source.params:
+        raise RecipeError(f"{setting}.params.size does nothing; set {setting}.size instead")
+
+
+def _short(value: Any, limit: int = 120) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_READERS: dict[str, Callable[[SourceSection, int, str], SourceRows]] = {
+    "jsonl": _read_jsonl,
+    "datasets": _read_datasets,
+    "function": _read_function,
+}

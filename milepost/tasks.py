@@ -1,0 +1,451 @@
+"""Rows become tasks: shaped, checked, keyed by content and split by key, never by index. Torch-free.
+
+`load_tasks` reads every source and gives a `TaskSet` with a `LoadReport`; `TaskOrder` deals the training tasks out, step
+by step; `demonstrations` pairs prompts with completions for the warm start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from milepost.recipe import SftSection, SourceSection, TasksSection
+from milepost.shape import (
+    Found,
+    Unusable,
+    check_columns,
+    content_key,
+    digest,
+    make_task,
+    prompt_id,
+    read_messages,
+    shape_prompt,
+)
+from milepost.sources import BadRow, SourceRows, read_sources, rows_in_memory, source_name
+from milepost.streams import shuffled
+from milepost.types import DataError, RecipeError, Task
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What loading found. `bad` names every unusable row by source, line and cause; str() is a short text for people."""
+
+    num_rows: int
+    """Rows read, unusable ones included."""
+    num_usable: int
+    bad: tuple[BadRow, ...] = ()
+    splits: Mapping[str, int] = field(default_factory=dict)
+    num_repeated: int = 0
+    """Draws of generated sources that repeated an earlier draw; never rows."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """cause → number of rows, most frequent first."""
+        return dict(Counter(row.cause for row in self.bad).most_common())
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{self.splits[name]} {name}" for name in SPLITS if name in self.splits)
+        lines = [f"tasks: {self.num_usable} of {self.num_rows} rows usable" + (f" ({shares})" if shares else "")]
+        for cause, count in self.counts.items():
+            first = [row for row in self.bad if row.cause == cause][:3]
+            where = "; ".join(f"{r.source} line {r.line}" + (f" ({r.detail})" if r.detail else "") for r in first)
+            lines.append(f"  {count} × {cause}: {where}" + ("; …" if count > len(first) else ""))
+        if self.num_repeated:
+            lines.append(f"  {self.num_repeated} generated draws repeated an earlier one")
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+
+@dataclass(frozen=True)
+class TaskSet:
+    """Tasks by split. No prompt stands in two splits, or twice in one."""
+
+    train: tuple[Task, ...]
+    validation: tuple[Task, ...]
+    test: tuple[Task, ...]
+    report: LoadReport
+    sources: Mapping[str, float]
+    """Name → weight in the training mixture, in recipe order."""
+
+
+def load_tasks(
+    section: TasksSection,
+    seed: int,
+    *,
+    rows: Any = None,
+    check: Callable[[Task], str | None] | None = None,
+    length: Callable[[Task], int] | None = None,
+) -> TaskSet:
+    """Reads all sources (or `rows`: a datasets object, a list of mappings, or either by split name).
+
+    `check(task)` gives the reason why the task's own checker rejects its gold answer, or None; it is not asked about
+    tasks without one. `length(task)` counts the ids the policy would be sent; longer than `section.max_prompt_tokens`
+    follows `section.overlong`. Raises RecipeError for a source that cannot be read and DataError when what it holds
+    cannot be used: no usable task, a missing column, one prompt in two splits, too few tasks for the held-out splits.
+    """
+    if "{prompt}" not in section.template:
+        raise RecipeError(
+            f'tasks.template = {section.template!r} must contain {{prompt}}; "{{prompt}}" alone changes nothing'
+        )
+    held = _read_all(section, seed, rows)
+    bad: list[BadRow] = [row for source in held for row in source.bad]
+    found: dict[str, list[Found]] = {}
+    seen: dict[str, tuple[Found, str]] = {}
+    for source in held:
+        check_columns(source, section)
+        found[source.name] = []
+        for line, row in source.rows:
+            try:
+                one = make_task(source, line, row, section)
+                _check_duplicate(one, source.name, seen)
+                _check_task(one, section, check, length)
+            except Unusable as problem:
+                bad.append(BadRow(source.name, line, problem.cause, problem.detail))
+            else:
+                seen[one.prompt] = (one, source.name)
+                found[source.name].append(one)
+    weights = {source.name: source.weight for source in held}
+    report = LoadReport(
+        num_rows=sum(len(source.rows) + len(source.bad) for source in held), bad=tuple(bad),
+        num_usable=sum(map(len, found.values())), num_repeated=sum(source.num_repeated for source in held),
+        notes=tuple(source.note for source in held if source.note),
+    )  # fmt: skip
+    if not report.num_usable:
+        raise DataError(f"no usable task: {' '.join(str(report).split())}; every row needs a prompt and a gold answer")
+    splits, notes = _split(found, section, seed, weights, str(report))
+    report = replace(report, splits={name: len(splits[name]) for name in SPLITS}, notes=report.notes + notes)
+    return TaskSet(**{name: tuple(splits[name]) for name in SPLITS}, report=report, sources=weights)
+
+
+def _read_all(section: TasksSection, seed: int, rows: Any) -> list[SourceRows]:
+    if rows is not None:
+        if len(section.sources) > 1 or any(s.kind != "datasets" or s.path for s in section.sources):
+            raise RecipeError("tasks.sources and rows= were both given; leave tasks.sources out, or name one source of "
+                              'kind = "datasets" without a path')  # fmt: skip
+        source = section.sources[0] if section.sources else SourceSection(kind="datasets", name="rows")
+        return [rows_in_memory(rows, source_name(source) or "rows", source.weight, source.size)]
+    if not section.sources:
+        raise RecipeError('tasks.sources is empty; add one, for example kind = "jsonl" with path = "tasks.jsonl"')
+    names = Counter(source_name(source) for source in section.sources)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise RecipeError(f"tasks.sources: two sources are both called {twice[0]!r}; give each its own name")
+    return read_sources(section.sources, seed)
+
+
+def _check_duplicate(one: Found, source: str, seen: Mapping[str, tuple[Found, str]]) -> None:
+    earlier = seen.get(one.prompt)
+    if earlier is None:
+        return
+    first, where = earlier
+    mine, theirs = one.label or "train", first.label or "train"
+    if mine != theirs:
+        raise DataError(f"one prompt stands in two splits: {theirs} ({where} line {first.line}) and {mine} ({source} line "
+                        f"{one.line}); remove one of the two rows")  # fmt: skip
+    same = digest(one.task.answer) == digest(first.task.answer)
+    raise Unusable("duplicate" if same else "duplicate with another answer", f"of {where} line {first.line}")
+
+
+def _check_task(one: Found, section: TasksSection, check: Any, length: Any) -> None:
+    task = one.task
+    if length is not None and (num_tokens := length(task)) > section.max_prompt_tokens:
+        if section.overlong == "error":
+            raise DataError(f"{task.source} line {one.line}: the prompt has {num_tokens} tokens, over "
+                            f"tasks.max_prompt_tokens = {section.max_prompt_tokens}; raise it, or drop such prompts with "
+                            'tasks.overlong = "drop"')  # fmt: skip
+        raise Unusable("over-long", f"{num_tokens} tokens, limit {section.max_prompt_tokens}")
+    if check is not None and task.answer is not None:
+        try:
+            reason = check(task)
+        except Exception as error:
+            reason = f"the checker raised {type(error).__name__}: {error}"
+        if reason:
+            raise Unusable("answer rejected", reason)
+
+
+# --- splits -------------------------------------------------------------------------------------------------------
+
+
+def _split(
+    found: Mapping[str, list[Found]], section: TasksSection, seed: int, weights: Mapping[str, float], report: str
+) -> tuple[dict[str, list[Task]], tuple[str, ...]]:
+    """Exact counts, allotted to sources by weight; within a source the tasks whose keyed hash ranks lowest.
+
+    A task's rank depends on its key and the seed alone, and more rows can only push it back. So appending rows moves
+    tasks from test towards validation and train, never the other way: nothing once trained on is ever held out.
+    """
+    splits: dict[str, list[Task]] = {name: [] for name in SPLITS}
+    notes: list[str] = []
+    quotas = {"test": allot(section.test, weights), "validation": allot(section.validation, weights)}
+    for name, items in found.items():
+        if not items:
+            raise DataError(f"source {name!r} has no usable task; {' '.join(report.split())}")
+        pool = [f for f in items if f.label in (None, "train")]
+        for split in ("test", "validation"):
+            want = quotas[split][name]
+            own = [f for f in items if f.label == split]
+            if own and len(own) != want:
+                notes.append(f"{name}: {len(own)} rows labelled {split}, {want} wanted, {min(len(own), want)} used")
+            if not own and not pool and want:
+                notes.append(f"{name}: no row is left to draw {want} {split} tasks from")
+            elif not own and want and want >= len(pool):
+                raise DataError(_too_few(name, len(items), section, want, split))
+            taken = sorted(own or pool, key=lambda f: _rank(seed, f.task.key))[:want]
+            splits[split] += [replace(f.task, split=split) for f in taken]
+            held = {f.task.key for f in taken}
+            pool = [f for f in pool if f.task.key not in held]
+        splits["train"] += [f.task for f in pool]
+    for split in ("test", "validation"):
+        splits[split].sort(key=lambda task: _rank(seed, task.key))
+    return splits, tuple(notes)
+
+
+def _too_few(name: str, usable: int, section: TasksSection, want: int, split: str) -> str:
+    fifth = usable // 5
+    return (f"tasks.validation = {section.validation} and tasks.test = {section.test} hold out too much of source "
+            f"{name!r}: of its {usable} usable tasks {want} are wanted for {split}, and one at least must be left to train "
+            f"on; set both to {fifth}, or add rows")  # fmt: skip
+
+
+def _rank(seed: int, key: str) -> bytes:
+    return hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=16).digest()
+
+
+def allot(total: int, weights: Mapping[str, float]) -> dict[str, int]:
+    """`total` in whole shares proportional to the weights (largest remainders; ties go to the earlier name)."""
+    whole = sum(weights.values())
+    exact = {name: total * weight / whole for name, weight in weights.items()}
+    shares = {name: math.floor(value) for name, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: shares[name] - exact[name])
+    for name in by_remainder[: total - sum(shares.values())]:
+        shares[name] += 1
+    return shares
+
+
+# --- order --------------------------------------------------------------------------------------------------------
+
+
+class _Lane:
+    """The training tasks of one source, epoch after epoch. Every task comes once per epoch."""
+
+    def __init__(self, name: str, tasks: Sequence[Task], order: str, seed: int) -> None:
+        self.name, self.tasks, self.order, self.seed = name, tasks, order, seed
+        self.num_drawn = 0
+        self.epoch = self.position = 0
+        self.deferred: list[int] = []
+        """Tasks passed over because the same step already held them; they come first in the next one."""
+        self.indices = self._indices()
+
+    def _indices(self) -> np.ndarray:
+        if self.order == "as_given":
+            return np.arange(len(self.tasks))
+        return shuffled(self.seed, f"tasks/{self.name}/{self.epoch}", len(self.tasks))
+
+    def draw(self, used: set[int]) -> int:
+        """The next task that is not in `used`, which must not hold them all."""
+        self.num_drawn += 1
+        for at, index in enumerate(self.deferred):
+            if index not in used:
+                return self.deferred.pop(at)
+        while True:
+            if self.position == len(self.tasks):
+                self.epoch, self.position = self.epoch + 1, 0
+                self.indices = self._indices()
+            index = int(self.indices[self.position])
+            self.position += 1
+            if index not in used:
+                return index
+            self.deferred.append(index)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "num_drawn": self.num_drawn,
+            "epoch": self.epoch,
+            "position": self.position,
+            "deferred": list(self.deferred),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.num_drawn, self.epoch, self.position = (int(state[k]) for k in ("num_drawn", "epoch", "position"))
+        self.deferred = [int(index) for index in state["deferred"]]
+        self.indices = self._indices()
+
+
+class TaskOrder:
+    """Deals training tasks out, reproducibly: the sequence depends on tasks, order, seed and weights alone.
+
+    "shuffled" makes a new permutation per source and epoch; "as_given" keeps the rows' order. Several sources are
+    interleaved by weight: each draw goes to the source furthest behind its share, so no source is ever a whole task ahead
+    of it (only where one has no task left that this step does not hold, the next takes over). `weights` None deals all
+    tasks as one source.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        order: Literal["shuffled", "as_given"],
+        seed: int,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        if not tasks:
+            raise DataError("there is no training task; add rows, or lower tasks.validation and tasks.test")
+        lanes: dict[str, list[Task]] = {}
+        for task in tasks:
+            lanes.setdefault("" if weights is None else task.source, []).append(task)
+        shares = {"": 1.0} if weights is None else {name: w for name, w in weights.items() if name in lanes}
+        if missing := [name for name in lanes if name not in shares]:
+            raise ValueError(f"no weight for source {missing[0]!r}; weights name {', '.join(shares) or 'none'}")
+        whole = sum(shares.values())
+        self._shares = {name: weight / whole for name, weight in shares.items()}
+        self._lanes = {name: _Lane(name, lanes[name], order, seed) for name in shares}
+        self._num_tasks = len(tasks)
+        self._identity = digest([[task.key for task in tasks], order, seed, self._shares])
+
+    def take(self, n: int) -> list[Task]:
+        """The next n tasks, all different; runs on into the next epoch. Raises DataError if there are not n (case J8)."""
+        self._refuse(n)
+        used: dict[str, set[int]] = {name: set() for name in self._lanes}
+        taken: list[Task] = []
+        total = sum(lane.num_drawn for lane in self._lanes.values())
+        for number in range(total + 1, total + n + 1):
+            open_lanes = [lane for name, lane in self._lanes.items() if len(used[name]) < len(lane.tasks)]
+            lane = max(open_lanes, key=lambda one: self._shares[one.name] * number - one.num_drawn)
+            index = lane.draw(used[lane.name])
+            used[lane.name].add(index)
+            taken.append(lane.tasks[index])
+        return taken
+
+    def _refuse(self, n: int) -> None:
+        if n < 1:
+            raise ValueError(f"take({n}): at least one task must be asked for")
+        if n > self._num_tasks:
+            raise DataError(f"rollout.prompts_per_step = {n} needs {n} different training tasks, but there are only "
+                            f"{self._num_tasks}; use rollout.prompts_per_step = {self._num_tasks} or add rows")  # fmt: skip
+        for name, lane in self._lanes.items():
+            if n * self._shares[name] > len(lane.tasks) + 1e-9:
+                raise DataError(f"source {name!r} has {len(lane.tasks)} training tasks, but its weight asks for "
+                                f"{n * self._shares[name]:.1f} of rollout.prompts_per_step = {n}; lower its weight to a "
+                                f"share of {len(lane.tasks) / n:.2f}, or add rows to it")  # fmt: skip
+
+    @property
+    def epochs(self) -> dict[str, float]:
+        """Passes made so far, by source."""
+        return {name: lane.num_drawn / len(lane.tasks) for name, lane in self._lanes.items()}
+
+    def state(self) -> dict[str, Any]:
+        """Plain JSON; with it a new TaskOrder over the same tasks goes on where this one stands."""
+        return {"identity": self._identity, "lanes": {name: lane.state() for name, lane in self._lanes.items()}}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Raises DataError if the state belongs to other tasks, another order, seed or weights."""
+        if state["identity"] != self._identity:
+            raise DataError("the saved task order belongs to other tasks (or another tasks.order, seed or weights); resume "
+                            "with the recipe and rows of the run")  # fmt: skip
+        for name, lane in self._lanes.items():
+            lane.load_state(state["lanes"][name])
+
+
+# --- demonstrations -----------------------------------------------------------------------------------------------
+
+
+class Demonstration(NamedTuple):
+    """A prompt (as a task) and the completion the policy should learn to give."""
+
+    task: Task
+    completion: str
+
+
+def demonstrations(
+    section: SftSection, tasks: Sequence[Task], *, seed: int = 0, shape: TasksSection | None = None,
+    held_out: Sequence[Task] = (),
+) -> list[Demonstration]:  # fmt: skip
+    """The demonstrations of the warm start: from a JSONL file, or a template filled in for each training task.
+
+    A template is formatted with `answer` and every column. The rows of a file hold prompt and completion; `shape` gives
+    their prompts the tasks' system message and template. `num_demonstrations` keeps those whose keyed hash ranks lowest, in
+    their given order. A file must not hold a `held_out` prompt. Raises RecipeError or DataError.
+    """
+    spec = section.demonstrations
+    if Path(spec).suffix in (".jsonl", ".json"):
+        made = _from_file(spec, shape or TasksSection(), held_out)
+    elif re.search(r"\{\w", spec):
+        made = [Demonstration(task, _fill(spec, task)) for task in tasks]
+    else:
+        raise RecipeError(f"sft.demonstrations = {spec!r} is neither a .jsonl file nor a template with a column; "
+                          "'Answer: {answer}' works")  # fmt: skip
+    wanted = section.num_demonstrations or len(made)
+    if wanted > len(made):
+        raise DataError(f"sft.num_demonstrations = {wanted}, but there are only {len(made)} demonstrations; use 0 for all")
+    if not made:
+        raise DataError(f"sft.demonstrations = {spec!r} gives no demonstration: there is no training task")
+    ranks = [_rank(seed, f"{d.task.key}/{d.completion}") for d in made]
+    kept = sorted(sorted(range(len(made)), key=lambda i: ranks[i])[:wanted])
+    return [made[i] for i in kept]
+
+
+def _fill(template: str, task: Task) -> str:
+    if task.answer is None and re.search(r"\{answer\b", template):
+        raise DataError(f"sft.demonstrations = {template!r} needs a gold answer, which task {task.key} of {task.source!r} "
+                        "has not; use a JSONL file of demonstrations")  # fmt: skip
+    try:
+        text = template.format(**{**task.columns, "answer": task.answer})
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+        known = ", ".join(["answer", *task.columns])
+        raise RecipeError(f"sft.demonstrations = {template!r} cannot be filled in ({type(error).__name__}: {error}); it "
+                          f"may use {known}, and literal braces are doubled") from error  # fmt: skip
+    if not text.strip():
+        raise DataError(f"sft.demonstrations = {template!r} gives an empty completion for task {task.key}")
+    return text
+
+
+def _from_file(path: str, shape: TasksSection, held_out: Sequence[Task]) -> list[Demonstration]:
+    try:
+        held = read_sources([SourceSection(kind="jsonl", path=path)], 0)[0]
+    except RecipeError as error:
+        raise RecipeError(str(error).replace("tasks.sources[0].path", "sft.demonstrations")) from error
+    secret = {prompt_id(task.prompt) for task in held_out}
+    made, bad = [], list(held.bad)
+    for line, row in held.rows:
+        try:
+            if "prompt" not in row or "completion" not in row:
+                raise Unusable("missing column", f"needs prompt and completion; it has {', '.join(row)}")
+            raw, completion = read_messages(row["prompt"]), _completion(row["completion"])
+        except Unusable as problem:
+            bad.append(BadRow(held.name, line, problem.cause, problem.detail))
+            continue
+        columns = {k: v for k, v in row.items() if k not in ("prompt", "completion")}
+        task = Task(
+            content_key(held.name, raw, completion),
+            shape_prompt(row["prompt"], raw, shape),
+            row.get("answer"),
+            columns,
+            held.name,
+        )
+        if prompt_id(task.prompt) in secret:
+            raise DataError(f"sft.demonstrations: {held.name} line {line} is a validation or test task; remove it")
+        made.append(Demonstration(task, completion))
+    if bad:
+        raise DataError(
+            f"sft.demonstrations = {path!r}: {len(bad)} rows are unusable, first {bad[0]}; correct or remove them"
+        )
+    return made
+
+
+def _completion(value: Any) -> str:
+    if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], Mapping):
+        value = value[0].get("content") if value[0].get("role") == "assistant" else None
+    if not isinstance(value, str):
+        raise Unusable("bad completion", "neither text nor one assistant message")
+    if not value.strip():
+        raise Unusable("empty completion")
+    return value
