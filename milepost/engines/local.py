@@ -9,38 +9,34 @@ cache). The proof compares with a plain full forward; a failure is logged and sw
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from milepost.engines import forked, lean
 from milepost.engines.base import SampleRequest, SamplingSettings, WorkCounters
 from milepost.engines.draw import draw
 from milepost.engines.forked import ForkedCache, ForkedMemory
-from milepost.models import head_of
+from milepost.engines.full import ModelFacts, inference, model_facts, score_rows
 from milepost.streams import uniforms
 from milepost.types import EpisodeId, Sampled
 
 log = logging.getLogger(__name__)
 
-_SCORE_TOKENS = 4096
-"""Padded tokens in one scoring forward."""
-_SCORE_LOGITS = 1 << 24
-"""Logits held at once while scoring."""
 _PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
 _PROOF_TOKENS = 4
 _PROOF_CONTEXT = 48
+_PROOF_GAP = 1e-4
+"""float32: largest |Δ log-prob| against a full forward."""
+_PROOF_GAP_HALF = 0.1
+"""bfloat16, float16: mean |Δ log-prob|; two correct ways differ by 0.03 to 0.04 there."""
 
 
 @dataclass
@@ -78,7 +74,7 @@ class LocalEngine:
         self.counters = WorkCounters()
         self._ways: dict[str, bool | None] = dict.fromkeys(ways)
         """Way → proved (True), refuted (False), not tried yet (None)."""
-        self._model_facts: _ModelFacts | None = None
+        self._model_facts: ModelFacts | None = None
 
     # --- the Sampler protocol -----------------------------------------------------------------------------------
 
@@ -89,7 +85,7 @@ class LocalEngine:
         """
         if not requests:
             return []
-        with _sampling(self.model):
+        with inference(self.model):
             facts = self._facts()
             limits = np.array([self._limit(request, facts) for request in requests])
             noise = [
@@ -116,14 +112,8 @@ class LocalEngine:
             if not 1 <= start <= len(ids) or not temperature > 0:
                 raise ValueError(f"cannot score ids[{start}:] of {len(ids)} at temperature {temperature}; "
                                  "1 ≤ start ≤ length and a positive temperature are needed")  # fmt: skip
-        began = time.perf_counter()
-        out: list[np.ndarray] = [np.zeros(0, np.float32) for _ in sequences]
-        with _sampling(self.model):
-            for batch in self._score_batches(sequences):
-                for index, logprobs in zip(batch, self._score_batch([sequences[i] for i in batch])):
-                    out[index] = logprobs
-        self.counters.score_seconds += time.perf_counter() - began
-        return out
+        with inference(self.model):
+            return score_rows(self.model, self._facts(), sequences, self.counters)
 
     def load(self, version: int) -> None:
         """The module's parameters are now those of `version`. Nothing derived from weights is kept between calls."""
@@ -147,19 +137,19 @@ class LocalEngine:
             return "unproved"
         return next((name for name, proved in self._ways.items() if proved), "plain")
 
-    def _facts(self) -> _ModelFacts:
+    def _facts(self) -> ModelFacts:
         if self._model_facts is None:
-            self._model_facts = _model_facts(self.model, self._device)
+            self._model_facts = model_facts(self.model, self._device)
         return self._model_facts
 
-    def _limit(self, request: SampleRequest, facts: _ModelFacts) -> int:
+    def _limit(self, request: SampleRequest, facts: ModelFacts) -> int:
         room = facts.context - len(request.ids)
         if room < 1:
-            raise ValueError(f"episode {request.episode}: a prompt of {len(request.ids)} tokens leaves no room in the "
-                             f"model's context of {facts.context}; at most {facts.context - 1} can be continued")  # fmt: skip
+            raise ValueError(f"episode {request.episode}: its {len(request.ids)} prompt tokens leave no room in "
+                             f"the context of {facts.context}; at most {facts.context - 1} can be continued")  # fmt: skip
         return min(request.max_new_tokens, room)
 
-    def _way(self, requests: Sequence[SampleRequest], facts: _ModelFacts) -> str:
+    def _way(self, requests: Sequence[SampleRequest], facts: ModelFacts) -> str:
         if facts.forkable:
             for name in self._ways:
                 if self._ways[name] is None:
@@ -184,8 +174,9 @@ class LocalEngine:
             prompts = (first, first, other)
             scored = self.score([(np.concatenate([p, found[i][0]]), len(p), 1.0) for i, p in enumerate(prompts)])
             gap = np.abs(np.concatenate([found[i][1] - scored[i] for i in range(3)]))
-            limit = 1e-4 if self.model.dtype in (torch.float32, torch.float64) else 0.1
-            reason = "" if gap.mean() <= limit else f"its log-probs are off by {gap.mean():.2g} nats per token"
+            exact = self.model.dtype in (torch.float32, torch.float64)
+            off, limit = (gap.max(), _PROOF_GAP) if exact else (gap.mean(), _PROOF_GAP_HALF)
+            reason = "" if off <= limit else f"its log-probs are off by {off:.2g} nats, more than {limit:g}"
         except FloatingPointError:
             raise
         except Exception as error:  # whatever an unknown architecture raises when its attention is replaced
@@ -197,7 +188,7 @@ class LocalEngine:
         return not reason
 
     def _chunks(self, requests: Sequence[SampleRequest], limits: np.ndarray, way: str,
-                facts: _ModelFacts) -> Iterator[tuple[str, list[_Rows]]]:  # fmt: skip
+                facts: ModelFacts) -> Iterator[tuple[str, list[_Rows]]]:  # fmt: skip
         """Splits the requests into batches that decode together: groups of like size, bounded rows and memory."""
         by_prompt: dict[bytes, list[int]] = {}
         for index, request in enumerate(requests):
@@ -220,7 +211,7 @@ class LocalEngine:
                 chunk.append(rows)
             yield piece_way, chunk
 
-    def _joins(self, chunk: list[_Rows], rows: _Rows, limits: np.ndarray, way: str, facts: _ModelFacts) -> bool:
+    def _joins(self, chunk: list[_Rows], rows: _Rows, limits: np.ndarray, way: str, facts: ModelFacts) -> bool:
         together = [*chunk, rows]
         members = [i for g in together for i in g.members]
         longest = max(len(g.ids) for g in together)
@@ -229,7 +220,7 @@ class LocalEngine:
         if len(members) > self.max_rows or tokens * facts.kv_bytes_per_token > self.kv_bytes:
             return False
         if way == "plain":
-            return len(rows.ids) == longest
+            return len(rows.ids) == len(chunk[0].ids)
         return len(chunk[0].members) <= 2 * len(rows.members)
 
     # --- decoding -----------------------------------------------------------------------------------------------
@@ -295,62 +286,6 @@ class LocalEngine:
             arguments["logits_to_keep"] = 1
         return self.model(**arguments).logits[:, -1]
 
-    # --- scoring ------------------------------------------------------------------------------------------------
-
-    def _score_batches(self, sequences: Sequence[tuple[np.ndarray, int, float]]) -> Iterator[list[int]]:
-        """Rows of like length together: at most a quarter of a batch is padding."""
-        batch: list[int] = []
-        for index in sorted(range(len(sequences)), key=lambda i: -len(sequences[i][0])):
-            length = len(sequences[index][0])
-            if batch:
-                longest = len(sequences[batch[0]][0])
-                if (len(batch) + 1) * longest > self._score_tokens() or length < 0.75 * longest:
-                    yield batch
-                    batch = []
-            batch.append(index)
-        if batch:
-            yield batch
-
-    def _score_tokens(self) -> int:
-        facts = self._facts()
-        return _SCORE_TOKENS if facts.head is not None else max(1, min(_SCORE_TOKENS, _SCORE_LOGITS // facts.vocab))
-
-    def _score_batch(self, sequences: list[tuple[np.ndarray, int, float]]) -> list[np.ndarray]:
-        facts = self._facts()
-        width = max(1, max(len(ids) for ids, _, _ in sequences) - 1)
-        padded = np.zeros((len(sequences), width), np.int64)
-        for row, (ids, _, _) in enumerate(sequences):
-            padded[row, : min(width, len(ids))] = ids[:width]
-        inputs = torch.from_numpy(padded).to(self._device)
-        # Token i is predicted at position i − 1. Right padding comes after every real token, so it is never attended to.
-        where = np.concatenate([row * width + np.arange(s - 1, len(ids) - 1) for row, (ids, s, _) in enumerate(sequences)])
-        targets = np.concatenate([ids[start:] for ids, start, _ in sequences]).astype(np.int64)
-        temperatures = np.repeat([t for _, _, t in sequences], [len(ids) - s for ids, s, _ in sequences])
-        self.counters.linear_tokens += inputs.numel()
-        self.counters.score_tokens += inputs.numel()
-        self.counters.attention_pairs += len(sequences) * width * (width + 1) // 2
-        self.counters.head_positions += len(where) if facts.head is not None else inputs.numel()
-        body = facts.head.body if facts.head is not None else self.model
-        output = body(input_ids=inputs, use_cache=False)
-        at_position = (output.logits if facts.head is None else output.last_hidden_state).flatten(0, 1)
-        flat = self._logprobs_at(
-            at_position, *(torch.from_numpy(x).to(self._device) for x in (where, targets, temperatures))
-        )
-        return np.split(flat, np.cumsum([len(ids) - start for ids, start, _ in sequences])[:-1])
-
-    def _logprobs_at(self, at_position: torch.Tensor, where: torch.Tensor, targets: torch.Tensor,
-                     temperatures: torch.Tensor) -> np.ndarray:  # fmt: skip
-        facts, parts = self._facts(), [np.zeros(0, np.float32)]
-        tile = max(1, _SCORE_LOGITS // facts.vocab)
-        for i in range(0, len(where), tile):
-            logits = at_position[where[i : i + tile]]
-            if facts.head is not None:
-                logits = F.linear(logits, facts.head.weight, facts.head.bias)
-            logits = logits.float() / temperatures[i : i + tile, None].float()
-            picked = logits.gather(-1, targets[i : i + tile, None])[:, 0]
-            parts.append((picked - torch.logsumexp(logits, -1)).cpu().numpy())
-        return np.concatenate(parts)
-
 
 class _ForkedBatch:
     """Rows over a `ForkedMemory`; decoded by the lean step or by the model under `forked_attention`."""
@@ -409,65 +344,6 @@ class _PlainBatch:
 
     def keep(self, index: np.ndarray) -> None:
         self.cache.reorder_cache(torch.from_numpy(index).to(self.engine._device))
-
-
-@dataclass(frozen=True)
-class _ModelFacts:
-    """What the engine needs to know about a model; weights play no part, so it is found once."""
-
-    context: int
-    """Most tokens a sequence may have."""
-    window: int
-    """Smallest attention window; longer sequences go the plain way."""
-    forkable: bool
-    """Every layer keeps ordinary keys and values."""
-    kv_bytes_per_token: int
-    cache_name: str
-    takes_positions: bool
-    keeps_last: bool
-    vocab: int
-    head: Any
-
-
-def _model_facts(model: Any, device: torch.device) -> _ModelFacts:
-    config = model.config.get_text_config()
-    names = inspect.signature(model.forward).parameters
-    cache_name = next((name for name in ("cache", "past_key_values") if name in names), None)
-    if cache_name is None:
-        raise ValueError(
-            f"{type(model).__name__} takes no key/value cache, so it cannot be sampled from; use an attention model"
-        )
-    cache = DynamicCache(config=model.config)
-    model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=True, **{cache_name: cache})
-    ordinary = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
-    tensors = [x for layer in cache.layers for x in (getattr(layer, "keys", None), getattr(layer, "values", None))]
-    windows = [layer.sliding_window for layer in cache.layers if isinstance(layer, DynamicSlidingWindowLayer)]
-    unbounded = 1 << 40
-    return _ModelFacts(
-        context=getattr(config, "max_position_embeddings", None) or unbounded,
-        window=min(windows, default=unbounded),
-        forkable=ordinary,
-        kv_bytes_per_token=sum(x.numel() * x.element_size() for x in tensors if x is not None),
-        cache_name=cache_name,
-        takes_positions="position_ids" in names,
-        keeps_last="logits_to_keep" in names,
-        vocab=config.vocab_size,
-        head=head_of(model),
-    )
-
-
-@contextmanager
-def _sampling(model: nn.Module) -> Iterator[None]:
-    """No gradients, every module in eval mode (so no dropout); each module's own flag is put back afterwards."""
-    training = [module for module in model.modules() if module.training]
-    try:
-        for module in training:
-            module.training = False
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _closed_ranks(going: np.ndarray) -> np.ndarray:
