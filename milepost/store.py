@@ -222,6 +222,11 @@ class Run:
         status = str(self.meta().get("status", "running"))
         return "interrupted" if status == "running" and not (self._lock or writer_pid(self.path)) else status
 
+    @property
+    def has_many_turns(self) -> bool:
+        """Whether any stored episode has more than one turn."""
+        return self._db.execute("SELECT EXISTS (SELECT 1 FROM turns WHERE turn > 0)").fetchone()[0] == 1
+
     # Writing
 
     def set_meta(self, **values: Any) -> None:
