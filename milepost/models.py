@@ -102,12 +102,12 @@ def _locate(given: str, say: Callable[[str], None]) -> tuple[str, dict[str, Any]
     if given == EMBEDDED:
         return str(embedded_folder(say)), {"local_files_only": True}
     folder = Path(given).expanduser()
-    if folder.is_dir():
+    if given.strip() and folder.is_dir():
         if not (folder / "config.json").is_file():
             raise RecipeError(f"model.path = {given!r} has no config.json, so it is not a Hugging Face model folder; "
                               "give the folder that save_pretrained wrote")  # fmt: skip
         return str(folder), {"local_files_only": True}
-    if folder.exists():
+    if folder.is_file():
         raise RecipeError(f"model.path = {given!r} is a file; give the Hugging Face folder that holds config.json")
     if given.startswith((".", "/", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", given):
         raise RecipeError(f"model.path = {given!r} does not exist; give a folder with config.json, a Hugging Face name "
