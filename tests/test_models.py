@@ -144,8 +144,8 @@ def test_every_end_of_turn_id_counts(tmp_path):
     model.save_pretrained(tmp_path)
     tokenizer = make_tokenizer(list("0123456789+="), "characters", 64)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})  # 15, 16
-    tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    turns = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>\n{% endfor %}"
+    tokenizer.chat_template = turns + "{% if add_generation_prompt %}<|im_start|>{% endif %}"
     tokenizer.save_pretrained(tmp_path)
     assert load(tmp_path).eos_ids == {5, 6, 7, 1, 16}
 
