@@ -171,7 +171,7 @@ def build_batch(
             sequences.append(segment)
             first += n
     forest, paths = grow(sequences)
-    column = {name: np.concatenate(parts).astype(_COLUMNS[name]) for name, parts in columns.items()}
+    column: dict[str, np.ndarray] = {name: np.concatenate(parts).astype(_COLUMNS[name]) for name, parts in columns.items()}
     node = np.concatenate([paths[s][at] for s, at in enumerate(predicted_at)])
     return Batch(
         forest, paths, column["segment"], node, column["token"], column["episode"], column["turn"], column["advantage"],

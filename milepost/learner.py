@@ -182,7 +182,7 @@ class _MasterGradients:
     """While active, every gradient that autograd finishes moves from the working copy to the float32 master."""
 
     def __init__(self, working: Mapping[str, Tensor], masters: Mapping[str, Tensor]) -> None:
-        self.pairs = [(working[n], masters[n]) for n in working]
+        self.pairs = [(working[n], masters[n]) for n in working if working[n] is not masters[n]]
         self.handles: list[Any] = []
 
     def __enter__(self) -> None:
@@ -210,8 +210,8 @@ def events_of(batch: Batch, index: np.ndarray, like: Tensor) -> Events:
     """The flat event tensors of one call, episodes renumbered from 0."""
     present, episode = np.unique(batch.episode_E[index], return_inverse=True)
 
-    def tensor(values: np.ndarray | None) -> Tensor | None:
-        return None if values is None else torch.from_numpy(values[index]).to(like)
+    def tensor(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values[index]).to(like)
 
     return Events(
         advantages=tensor(batch.advantage_E),
@@ -219,8 +219,8 @@ def events_of(batch: Batch, index: np.ndarray, like: Tensor) -> Events:
         episode=torch.from_numpy(episode).to(like.device),
         num_episodes=len(present),
         sampler_logprobs=tensor(batch.sampler_E),
-        old_logprobs=tensor(batch.old_E),
-        ref_logprobs=tensor(batch.ref_E),
+        old_logprobs=None if batch.old_E is None else tensor(batch.old_E),
+        ref_logprobs=None if batch.ref_E is None else tensor(batch.ref_E),
     )
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sized
 
-T = TypeVar("T")
 LINE_EVERY_SECONDS = 10.0
 
 
@@ -22,7 +20,7 @@ class Progress:
     def __init__(self, items: Iterable, label: str, total: int | None = None) -> None:
         self.items = items
         self.label = label
-        self.total = len(items) if total is None and hasattr(items, "__len__") else total
+        self.total = len(items) if total is None and isinstance(items, Sized) else total
         self.text = ""
 
     def note(self, text: str) -> None:

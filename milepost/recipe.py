@@ -20,7 +20,7 @@ from milepost.types import RecipeError
 
 def setting(default: Any, why: str, *, seeds: str = "", symptom: str = "", **limits: Any) -> Any:
     """A recipe key: its default, why it is so, the range common tutorials give, and the symptom that moves it."""
-    extra = {"seeds": seeds, "symptom": symptom}
+    extra: Any = {"seeds": seeds, "symptom": symptom}
     if isinstance(default, (list, dict)):
         return Field(default_factory=lambda: type(default)(default), description=why, json_schema_extra=extra, **limits)
     return Field(default, description=why, json_schema_extra=extra, **limits)

@@ -38,7 +38,7 @@ def first_update(metrics: Mapping[str, float], precision: str) -> list[Finding]:
             )
         )  # fmt: skip
     clipped = metrics.get("clip_low", 0.0) + metrics.get("clip_high", 0.0)
-    if metrics.get("ratio/max_dev", 0.0) > 1e-6 or clipped > 0:
+    if metrics.get("ratio/max_abs_deviation", 0.0) > 1e-6 or clipped > 0:
         found.append(Finding("warning", "ratio_is_one", "the first update already has ratios other than 1"))
     return found
 

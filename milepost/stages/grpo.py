@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from milepost import streams
+from milepost.checkpoint import path_of
 from milepost.credit import assign, reward_metrics
-from milepost.evaluate import EvalReport
 from milepost.health.canary import Finding, first_update
 from milepost.learner import Learner, UpdateReport, deal, default_lr
+from milepost.models import save_policy
 from milepost.progress import Progress, say
 from milepost.recipe import Recipe
 from milepost.rollout import Rollouts
@@ -22,6 +23,7 @@ from milepost.stages.session import (
     Reference,
     Session,
     group_batch,
+    load_weights,
     no_signal_findings,
     peak_memory_gb,
     probe_weights,
@@ -30,15 +32,13 @@ from milepost.stages.session import (
 from milepost.tasks import TaskOrder
 from milepost.types import Credit, Group, Reward
 
+STAGE = "grpo"
 
-def run_grpo(session: Session, resume: Path | None = None) -> EvalReport | None:
-    """Trains for `grpo.steps` and ends on the best validation checkpoint; returns that checkpoint's report."""
-    loop = Loop(session)
-    if resume:
-        loop.load_state(session.load(resume, loop.learner))
-    elif session.tasks.validation:
-        loop.validate(0)
-    progress = Progress(range(loop.step, session.recipe.grpo.steps), "GRPO")
+
+def run_grpo(session: Session, resume: Path | None = None) -> None:
+    """Trains for `grpo.steps` and leaves the policy on the best validation checkpoint."""
+    loop = Loop(session, resume)
+    progress = Progress(range(loop.step + 1, session.recipe.grpo.steps + 1), "GRPO")
     for step in progress:
         with session.timed("sample"):
             groups = loop.rollouts.take(step)
@@ -48,42 +48,75 @@ def run_grpo(session: Session, resume: Path | None = None) -> EvalReport | None:
             credits, reports = loop.update(step, groups, rewards)
         session.sampler.load(loop.learner.num_steps)
         metrics = loop.measure(step, groups, rewards, credits, reports)
-        session.run.commit_step(step, "train", groups, rewards, credits, metrics)
-        loop.step = step + 1
-        loop.after(metrics)
-        progress.note(f"reward {metrics.get('reward/mean', float('nan')):.3f}, best held-out {loop.best_text()}")
-    return loop.finish()
+        session.run.commit_step(step, STAGE, groups, rewards, credits, metrics)
+        loop.after(step)
+        progress.note(f"reward {metrics.get('reward/mean', float('nan')):.3f}, best held-out {loop.best}")
+    loop.finish()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Best:
-    """The best validation so far: by success, never by loss or reward; ties go to the earlier step."""
+    """The best validation so far: by success, never by loss or reward; of equals the earliest."""
 
     step: int = -1
     success: float = -1.0
 
+    def __str__(self) -> str:
+        return "not measured" if self.step < 0 else f"{self.success:.1%} at step {self.step}"
+
 
 class Loop:
-    """Everything of GRPO that has a memory."""
+    """Everything of GRPO that has a memory. `step` counts completed steps."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, resume: Path | None) -> None:
         recipe = session.recipe
         self.session, self.recipe, self.step, self.best = session, recipe, 0, Best()
         lr = recipe.optimizer.lr or default_lr(session.policy.num_parameters, "grpo")
         updates = recipe.grpo.steps * recipe.update.num_iterations * recipe.update.minibatches
         self.learner = Learner(session.policy, recipe.optimizer, recipe.update, lr=lr, total_steps=updates)
-        weights = {s.name or s.path: s.weight for s in recipe.tasks.sources}
-        self.order = TaskOrder(session.tasks.train, recipe.tasks.order, recipe.seed, weights)
-        self.rollouts = Rollouts(self.order, session.sampler, session.codec, recipe.rollout)
-        self.reference = Reference(session.policy, self.learner) if self.beta(0) or self.beta(1) else None
-        self.panel = Panel(Panel.sample(session, 0), self.learner)
-        self.evaluated = -1
+        order = TaskOrder(session.tasks.train, recipe.tasks.order, recipe.seed, session.tasks.sources)
+        self.rollouts = Rollouts(order, session.sampler, session.codec, recipe.rollout)
+        self.reference: Reference | None = None
+        if resume:
+            self.restore(resume)
+        else:
+            self.begin()
+
+    def begin(self) -> None:
+        """The start: what is measured before any update, and kept for a resumed run."""
+        if self.has_reference:
+            self.reference = Reference(self.session.policy, self.learner)
+            save_policy(self.reference_folder, self.learner.masters, self.session.policy)
+        self.panel = Panel.sample(self.session, self.learner)
+        if self.session.tasks.validation:
+            self.validate(0)
+        self.save()
+
+    def restore(self, checkpoint: Path) -> None:
+        """Puts everything back as it was after the checkpoint's step; later rows of the store are written again."""
+        if self.has_reference:
+            load_weights(self.session.policy, self.reference_folder)
+            self.reference = Reference(self.session.policy, self.learner)
+        state = self.session.load(checkpoint, self.learner)
+        self.step = state["step"]
+        self.rollouts.load_state(state["tasks"])
+        self.best = Best(*state["best"])
+        self.panel = Panel.from_state(state["panel"], self.learner)
+        self.session.run.truncate_after(self.step, STAGE)
+
+    @property
+    def has_reference(self) -> bool:
+        return self.recipe.kl.beta > 0 or bool(self.recipe.kl.beta_end)
+
+    @property
+    def reference_folder(self) -> Path:
+        return self.session.run.checkpoints / "reference"
 
     def beta(self, step: int) -> float:
         kl = self.recipe.kl
         if kl.beta_end is None:
             return kl.beta
-        return kl.beta + (kl.beta_end - kl.beta) * min(1.0, step / max(1, self.recipe.grpo.steps - 1))
+        return kl.beta + (kl.beta_end - kl.beta) * (step - 1) / max(1, self.recipe.grpo.steps - 1)
 
     def update(
         self, step: int, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]
@@ -125,54 +158,41 @@ class Loop:
         session, recipe = self.session, self.recipe
         findings, metrics = no_signal_findings(groups, rewards, credits, recipe)
         metrics |= reward_metrics(groups, rewards) | episode_metrics(groups, rewards) | update_metrics(reports)
-        if step == 0 and reports and reports[0].stepped:
+        if step == 1 and reports and reports[0].stepped:
             findings += first_update(reports[0].metrics, session.policy.precision)
-        whole = (step + 1) % recipe.grpo.panel_every == 0
+        whole = step % recipe.grpo.panel_every == 0
         if any(r.stepped for r in reports):
             metrics |= self.panel.measure(whole)
             findings += probe_weights(session, self.learner, step)
-        if whole or step == 0:
+        if whole or step == 1:
             findings += [Finding("stop", "verifier", text) for text in session.grader.canary(session.tasks.train)]
         metrics |= session.take_clock() | {"peak_memory_gb": peak_memory_gb(), "kl/beta": self.beta(step)}
-        session.find(findings, step)
+        session.find(findings, STAGE, step)
         return metrics
 
     def validate(self, step: int) -> None:
-        report = self.session.evaluate("validation", step)
-        self.evaluated = step
+        report = self.session.evaluate("validation", step, stage=STAGE)
         if report.success > self.best.success:
             self.best = Best(step, report.success)
-        say(f"step {step}: held-out success {report.success:.1%} ({report.num_tasks} tasks × {report.samples})")
+        say(f"step {step}: held-out success {report.success:.1%} of {report.num_tasks} tasks × {report.samples}")
 
-    def after(self, metrics: dict[str, float]) -> None:
+    def after(self, step: int) -> None:
         """Evaluates and saves when due; always at the end."""
-        recipe, last = self.recipe, self.step == self.recipe.grpo.steps
-        if self.session.tasks.validation and (self.step % recipe.eval_every == 0 or last):
-            self.validate(self.step)
-        if self.step % recipe.save_every == 0 or last or self.best.step == self.step:
+        self.step, last = step, step == self.recipe.grpo.steps
+        if self.session.tasks.validation and (step % self.recipe.eval_every == 0 or last):
+            self.validate(step)
+        if step % self.recipe.save_every == 0 or last or self.best.step == step:
             self.save()
 
-    def save(self) -> Path:
-        return self.session.save("grpo", self.step, self.learner, self.state(), best=self.best.step)
+    def save(self) -> None:
+        """A checkpoint of the state after `step` steps; the best one is kept beside the latest."""
+        state = {"tasks": self.rollouts.state(), "best": [self.best.step, self.best.success], "panel": self.panel.state()}
+        self.session.save(STAGE, self.step, self.learner, state, best=self.best.step if self.best.step >= 0 else None)
 
-    def best_text(self) -> str:
-        return f"{self.best.success:.1%} at step {self.best.step}" if self.best.step >= 0 else "not measured"
-
-    def finish(self) -> EvalReport | None:
+    def finish(self) -> None:
         """Leaves the policy on the best validation checkpoint."""
-        best = self.session.run.checkpoints / "grpo" / f"step-{self.best.step:06d}"
-        if self.best.step > 0 and self.best.step != self.step and best.exists():
-            self.session.load(best, self.learner)
-        return None
-
-    def state(self) -> dict[str, Any]:
-        return {"tasks": self.rollouts.state(), "best": [self.best.step, self.best.success], "panel": self.panel.state()}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.step = state["step"]
-        self.rollouts.load_state(state["tasks"])
-        self.best = Best(*state["best"])
-        self.panel.load_state(state["panel"])
+        if self.best.step >= 0 and self.best.step != self.step:
+            self.session.load(path_of(self.session.run.checkpoints / STAGE, self.best.step), self.learner)
 
 
 def corrects(recipe: Recipe, precision: str) -> bool:

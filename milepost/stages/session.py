@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,20 +15,31 @@ import torch
 
 from milepost.checkpoint import load_checkpoint, save_checkpoint
 from milepost.credit import signal_report
-from milepost.engines.base import Sampler, SampleRequest, SamplingSettings
+from milepost.engines.base import Sampler, SamplingSettings
 from milepost.evaluate import EvalReport, evaluate
 from milepost.executors import Executor
 from milepost.forest import Batch, build_batch
 from milepost.health.canary import Finding, drift, weights_arrived
 from milepost.learner import Learner
-from milepost.models import Policy, save_policy
+from milepost.models import Policy, load_model, save_policy
 from milepost.progress import say
-from milepost.recipe import Recipe
+from milepost.recipe import ModelSection, Recipe
 from milepost.reward import Grader
 from milepost.rollout import Codec, play
 from milepost.store import Run
 from milepost.tasks import TaskSet
-from milepost.types import Credit, Episode, EpisodeId, Group, MilepostError, Task
+from milepost.types import (
+    Credit,
+    Episode,
+    EpisodeId,
+    Group,
+    MilepostError,
+    Sampled,
+    StopKind,
+    StopReason,
+    Task,
+    Turn,
+)
 
 PANEL_TEXTS = 16
 PROBES = 4
@@ -67,35 +78,36 @@ class Session:
             settings=settings,
         )
 
-    def evaluate(self, split: str, step: int, *, label: str = "") -> EvalReport:
-        """Held-out success of the current weights; stored under `label` (default: the split)."""
-        test = split == "test"
-        tasks = self.tasks.test if test else self.tasks.validation
-        phase = label or split
+    def evaluate(self, split: str, step: int, *, stage: str) -> EvalReport:
+        """Held-out success of the current weights, stored with its episodes as an evaluation of `stage` after `step`."""
+        test, section = split == "test", self.recipe.eval
+        seen: dict[bool, tuple[Any, Any]] = {}
         with self.timed("eval"):
             report = evaluate(
-                tasks,
-                lambda chosen, num_samples, greedy: self.play(
-                    chosen, phase=f"{phase}{'-greedy' if greedy else ''}", step=step, num_samples=num_samples, greedy=greedy
+                self.tasks.test if test else self.tasks.validation,
+                # The phase does not name stage or step: before and after are compared under the same noise.
+                lambda tasks, num_samples, greedy: self.play(
+                    tasks, phase=split, step=0, num_samples=num_samples, greedy=greedy
                 ),
                 self.grader.score,
                 split=split,
-                samples=self.recipe.eval.test_samples if test else self.recipe.eval.samples,
+                samples=section.test_samples if test else section.samples,
                 greedy=test,
                 step=step,
                 settings={
-                    "temperature": self.recipe.eval.temperature,
-                    "top_p": self.recipe.eval.top_p,
+                    "temperature": section.temperature,
+                    "top_p": section.top_p,
                     "max_new_tokens": self.recipe.rollout.max_new_tokens,
                 },
+                collect=lambda groups, rewards, greedy: seen.update({greedy: (groups, rewards)}),
             )
-        self.run.add_eval(phase, step, report)
+        self.run.add_eval(stage, step, report, *seen[False], *seen.get(True, ()))
         return report
 
-    def find(self, findings: Sequence[Finding], step: int) -> None:
+    def find(self, findings: Sequence[Finding], stage: str, step: int) -> None:
         """Records findings; says warnings; raises RunStopped on a stop."""
         for finding in findings:
-            self.run.add_event(finding.level, finding.name, finding.message, step=step)
+            self.run.add_event(finding.level, finding.name, finding.message, phase=stage, step=step)
             if finding.level != "info":
                 say(f"{finding.level}: {finding.message}")
         for finding in findings:
@@ -134,6 +146,16 @@ class Session:
         return state
 
 
+def load_weights(policy: Policy, folder: Path) -> None:
+    """Puts the weights of a saved Hugging Face folder into the policy: float32 masters and working copy."""
+    stored = load_model(ModelSection(path=str(folder), precision="float32")).masters
+    with torch.no_grad():
+        working = dict(policy.model.named_parameters())
+        for name, master in policy.masters.items():
+            master.copy_(stored[name])
+            working[name].copy_(master)
+
+
 def group_batch(groups: Sequence[Group], credits: Sequence[Sequence[Credit]], recipe: Recipe, only: set[str] | None = None,
                 *, keep_constant: bool) -> Batch | None:  # fmt: skip
     """The update batch of whole groups (those in `only`)."""
@@ -150,7 +172,7 @@ def scoring_batch(episodes: Sequence[Episode]) -> Batch | None:
 
 
 class Reference:
-    """The frozen policy that KL is measured against. Exists only while β > 0."""
+    """The frozen policy that KL is measured against: the one GRPO started from. Exists only while β > 0."""
 
     def __init__(self, policy: Policy, learner: Learner) -> None:
         self.model = copy.deepcopy(policy.model).requires_grad_(False)
@@ -163,21 +185,26 @@ class Reference:
 class Panel:
     """A fixed panel of texts that the first policy sampled, with its log-probs: how far has the policy gone?"""
 
-    def __init__(self, episodes: Sequence[Episode], learner: Learner) -> None:
+    def __init__(self, texts: Sequence[tuple[list[int], list[int]]], learner: Learner) -> None:
+        """`texts`: (prompt ids, completion ids) each."""
+        self.texts = [(list(map(int, p)), list(map(int, c))) for p, c in texts]
         self.learner = learner
-        self.whole = scoring_batch(episodes)
-        self.probes = scoring_batch(episodes[:PROBES])
-        self.first = None if self.whole is None else learner.score(self.whole)
-        self.before = None if self.probes is None else learner.score(self.probes)
+        episodes = [_panel_episode(i, *text) for i, text in enumerate(self.texts)]
+        self.whole, self.probes = scoring_batch(episodes), scoring_batch(episodes[:PROBES])
+        self.first = self.before = np.empty(0)
+        if self.whole is not None and self.probes is not None:
+            self.first, self.before = learner.score(self.whole), learner.score(self.probes)
 
-    @staticmethod
-    def sample(session: Session, step: int) -> list[Episode]:
+    @classmethod
+    def sample(cls, session: Session, learner: Learner) -> Panel:
+        """One completion of each of the first tasks, by the weights as they are now."""
         tasks = (session.tasks.validation or session.tasks.train)[:PANEL_TEXTS]
-        return [g.episodes[0] for g in session.play(tasks, phase="panel", step=step, num_samples=1)]
+        turns = [g.episodes[0].turns[0] for g in session.play(tasks, phase="panel", step=0, num_samples=1)]
+        return cls([(t.context_ids.tolist(), t.sampled.ids.tolist()) for t in turns], learner)
 
     def measure(self, whole: bool) -> dict[str, float]:
         """update_kl: nats per token between the last and the new weights; drift: between the first and the new."""
-        if self.probes is None or self.before is None or self.whole is None or self.first is None:
+        if self.whole is None or self.probes is None:
             return {}
         now = self.learner.score(self.probes)
         metrics = {"update_kl": drift(self.before, now)}
@@ -187,18 +214,28 @@ class Panel:
         return metrics
 
     def state(self) -> dict[str, Any]:
-        as_list = lambda x: None if x is None else [float(v) for v in x]  # noqa: E731
-        return {"first": as_list(self.first), "before": as_list(self.before)}
+        return {"texts": self.texts, "first": self.first.tolist(), "before": self.before.tolist()}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.first, self.before = np.array(state["first"]), np.array(state["before"])
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], learner: Learner) -> Panel:
+        panel = cls(state["texts"], learner)
+        panel.first, panel.before = np.array(state["first"]), np.array(state["before"])
+        return panel
+
+
+def _panel_episode(index: int, prompt: list[int], completion: list[int]) -> Episode:
+    sampled = Sampled(np.array(completion), np.zeros(len(completion)), 1.0, ((0, 0),), "stop")
+    name = f"panel/{index}"
+    return Episode(
+        EpisodeId("panel", 0, name, 0), name, (Turn(np.array(prompt), sampled),), StopReason(StopKind.TERMINATED, "end_of_turn")
+    )
 
 
 def probe_weights(session: Session, learner: Learner, step: int) -> list[Finding]:
     """Samples a few tokens with the engine's new weights and compares their log-probs with the learner's."""
     task = (session.tasks.validation or session.tasks.train)[0]
-    request = SampleRequest(EpisodeId("canary", step, task.key, 0), 0, session.codec.encode(task), 4)
-    groups = play(
+    settings = SamplingSettings(temperature=session.recipe.rollout.temperature)
+    (group,) = play(
         [task],
         session.sampler,
         session.codec,
@@ -206,13 +243,10 @@ def probe_weights(session: Session, learner: Learner, step: int) -> list[Finding
         step=step,
         num_samples=1,
         max_new_tokens=4,
-        settings=SamplingSettings(temperature=session.recipe.rollout.temperature),
+        settings=settings,
     )
-    del request
-    batch = scoring_batch(groups[0].episodes)
-    if batch is None:
-        return []
-    return weights_arrived(batch.sampler_E, learner.score(batch), session.policy.precision)
+    batch = scoring_batch(group.episodes)
+    return [] if batch is None else weights_arrived(batch.sampler_E, learner.score(batch), session.policy.precision)
 
 
 def no_signal_findings(groups: Sequence[Group], rewards: Any, credits: Any, recipe: Recipe) -> tuple[list[Finding], dict]:

@@ -19,7 +19,7 @@ from milepost.progress import Progress
 from milepost.recipe import LossSection
 from milepost.stages.session import Session, peak_memory_gb
 from milepost.tasks import demonstrations
-from milepost.types import Credit, Episode, EpisodeId, RecipeError, Sampled, StopKind, StopReason, Task, Turn
+from milepost.types import Credit, Episode, EpisodeId, Sampled, StopKind, StopReason, Task, Turn
 
 CROSS_ENTROPY = LossSection(objective="cross_entropy", aggregate="token_mean")
 
@@ -27,33 +27,31 @@ CROSS_ENTROPY = LossSection(objective="cross_entropy", aggregate="token_mean")
 def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft", cpu_seconds: float = 0.0) -> Learner:
     """Trains on demonstrations for `sft.steps`, or until `cpu_seconds` of this process are used if that is given."""
     section = session.recipe.sft
-    examples = as_episodes(session, demonstrations(section, session.tasks.train))
-    if not examples:
-        raise RecipeError("sft.demonstrations gave no examples; name a JSONL file or a template such as 'Answer: {answer}'")
+    held_out = [*session.tasks.validation, *session.tasks.test]
+    shown = demonstrations(
+        section, session.tasks.train, seed=session.recipe.seed, shape=session.recipe.tasks, held_out=held_out
+    )
+    examples = as_episodes(session, shown)
     optimizer = session.recipe.optimizer.model_copy(
         update={"schedule": "constant" if cpu_seconds else section.schedule, "warmup_steps": section.warmup_steps}
     )
     lr = section.lr or default_lr(session.policy.num_parameters, "sft")
     learner = Learner(session.policy, optimizer, session.recipe.update, lr=lr, total_steps=section.steps)
-    start = session.load(resume, learner)["step"] if resume else 0
-    began = time.process_time()
-    progress = Progress(
-        range(start, 10**9 if cpu_seconds else section.steps), stage.upper(), None if cpu_seconds else section.steps
-    )
+    start = 0
+    if resume:
+        start = session.load(resume, learner)["step"]
+        session.run.truncate_after(start, stage)
+    began, last = time.process_time(), 10**9 if cpu_seconds else section.steps
+    progress = Progress(range(start + 1, last + 1), stage.upper(), None if cpu_seconds else last - start)
     for step in progress:
         with session.timed("update"):
-            report = learner.update(batch_at(session, examples, step), CROSS_ENTROPY)
-        metrics = {
-            f"sft/{name}": value
-            for name, value in (("loss", report.loss), ("grad_norm", report.grad_norm), ("lr", report.lr))
-        }
-        session.run.commit_step(
-            step, stage, [], [], [], metrics | session.take_clock() | {"peak_memory_gb": peak_memory_gb()}
-        )
+            report = learner.update(batch_at(session, examples, step - 1), CROSS_ENTROPY)
+        metrics = {"loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr, "peak_memory_gb": peak_memory_gb()}
+        session.run.commit_step(step, stage, metrics=metrics | session.take_clock())
         progress.note(f"loss {report.loss:.3f}")
-        done = step + 1 == section.steps if not cpu_seconds else time.process_time() - began >= cpu_seconds
-        if done or (step + 1) % max(1, session.recipe.save.every or section.steps) == 0:
-            session.save(stage, step + 1, learner, {})
+        done = time.process_time() - began >= cpu_seconds if cpu_seconds else step == last
+        if done or (session.recipe.save.every and step % session.recipe.save.every == 0):
+            session.save(stage, step, learner, {})
         if done:
             break
     session.sampler.load(learner.num_steps)

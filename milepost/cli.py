@@ -1,0 +1,261 @@
+"""The command line. Heavy imports happen inside the commands, so that `--help` is instant.
+
+Exit codes: 0 done, 1 training stopped itself, 2 something the user can fix (one sentence says what), 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from milepost import __version__
+from milepost.types import MilepostError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    tune_process()
+    try:
+        return args.run(args)
+    except MilepostError as error:
+        print(f"milepost: {error}", file=sys.stderr)
+        return 1 if type(error).__name__ == "RunStopped" else 2
+    except OSError as error:
+        if error.errno is None:
+            raise
+        print(f"milepost: {error.filename or 'the system'}: {os.strerror(error.errno)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """All commands. A recipe command takes dotted overrides after the recipe: `milepost run r.toml grpo.steps=20`."""
+    parser = argparse.ArgumentParser(prog="milepost", description="Trains language models and agents with GRPO.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    from milepost.explain import add_explain_parser, run_explain
+
+    add_explain_parser(commands).set_defaults(run=run_explain)
+    _recipe_commands(commands)
+    _run_commands(commands)
+    _other_commands(commands)
+    return parser
+
+
+def _recipe_commands(commands: argparse._SubParsersAction) -> None:
+    for name, stages, text in (
+        ("run", ("sft", "grpo", "test"), "the whole recipe: warm start, GRPO, test, report"),
+        ("sft", ("sft",), "the supervised warm start alone"),
+        ("train", ("grpo",), "GRPO alone, from the recipe's model"),
+    ):
+        command = commands.add_parser(name, help=text)
+        _add_recipe(command)
+        command.add_argument("--profile", metavar="FILE", help="write a Perfetto trace of the run (slows it down)")
+        command.set_defaults(run=run_stages, stages=stages)
+    command = commands.add_parser("preflight", help="samples before training: is there anything to learn from?")
+    _add_recipe(command)
+    command.add_argument("--tasks", type=int, default=64, help="training tasks to sample")
+    command.add_argument("--json", action="store_true", help="machine-readable")
+    command.set_defaults(run=run_preflight)
+    command = commands.add_parser("eval", help="held-out success of a recipe's model, or a paired comparison within a run")
+    command.add_argument("target", help="a recipe, or a run directory with --paired")
+    command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="dotted overrides of the recipe")
+    command.add_argument("--split", choices=("validation", "test"), default="validation")
+    command.add_argument("--paired", action="store_true", help="judge a run's test reports by the standard bar")
+    command.add_argument("--before", default="", help="stage to compare from (default: sft, else base)")
+    command.add_argument("--after", default="grpo", help="stage to compare to")
+    command.add_argument("--control", default="", help="run directory whose last test report is the control")
+    command.add_argument("--json", action="store_true", help="machine-readable")
+    command.set_defaults(run=run_eval)
+    command = commands.add_parser("sweep", help="a small paired sweep: one setting's values × seeds")
+    _add_recipe(command)
+    command.add_argument("--over", required=True, metavar="KEY=V1,V2", help="for example optimizer.lr=5e-6,1e-5,2e-5")
+    command.add_argument("--seeds", default="0,1", help="comma-separated seeds")
+    command.set_defaults(run=run_sweep)
+
+
+def _add_recipe(command: argparse.ArgumentParser) -> None:
+    command.add_argument("recipe", help="TOML file; `milepost init` writes one")
+    command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="dotted overrides, such as grpo.steps=20")
+
+
+def _run_commands(commands: argparse._SubParsersAction) -> None:
+    for name, function, text in (
+        ("resume", run_resume, "continues an interrupted run"),
+        ("show", run_show, "a run on one terminal screen"),
+        ("report", run_report, "writes the run's self-contained HTML report"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("folder", help="run directory")
+        command.set_defaults(run=function)
+
+
+def _other_commands(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("demo", help="the main job end to end on the embedded model")
+    command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="dotted overrides of the demo's recipe")
+    command.add_argument("--controls", action="store_true", help="then the two controls at equal CPU time")
+    command.set_defaults(run=run_demo)
+    command = commands.add_parser("init", help="writes a commented recipe")
+    command.add_argument("path", nargs="?", default="recipe.toml")
+    command.set_defaults(run=run_init)
+    policy = commands.add_parser("policy", help="small policies from scratch").add_subparsers(required=True, metavar="WHAT")
+    command = policy.add_parser("new", help="a small random transformer with its own tokenizer, as a Hugging Face folder")
+    command.add_argument("folder")
+    command.add_argument("--size", default="tiny", help="tiny (0.5 M), small (1 M), medium (4 M) or large (15 M)")
+    command.add_argument("--texts", help="JSONL with prompt and answer or completion: its characters are the vocabulary")
+    command.add_argument("--charset", help="the characters, if not those of --texts")
+    command.add_argument("--tokens", choices=("characters", "words"), default="characters")
+    command.add_argument("--seed", type=int, default=0)
+    command.set_defaults(run=run_policy_new)
+    bench = commands.add_parser("bench", help="what a step costs, against its ideal").add_subparsers(required=True, metavar="WHAT")
+    command = bench.add_parser("step", help="CPU-seconds per stage, memory, executed over ideal work of one GRPO step")
+    command.add_argument("--model", default="smollm2-135m")
+    for flag, default in (("--prompts", 8), ("--group", 8), ("--prompt-tokens", 256), ("--completion-tokens", 64), ("--steps", 1)):
+        command.add_argument(flag, type=int, default=default)
+    command.add_argument("--json", action="store_true", help="machine-readable")
+    command.set_defaults(run=run_bench_step)
+    command = commands.add_parser("info", help="versions, devices, the embedded model")
+    command.set_defaults(run=run_info)
+
+
+def tune_process() -> None:
+    """Settings that matter on a CPU: idle OpenMP threads must not spin beside another process's work."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def read_recipe(args: argparse.Namespace) -> tuple:
+    """(recipe, its text as given)."""
+    from milepost.recipe import load_recipe
+
+    recipe = load_recipe(args.recipe, args.overrides)
+    return recipe, Path(args.recipe).read_text(encoding="utf-8")
+
+
+def run_stages(args: argparse.Namespace) -> int:
+    from milepost.launch import open_session
+    from milepost.profile import profiled
+    from milepost.stages.pipeline import check_stages, run_pipeline
+
+    recipe, toml = read_recipe(args)
+    check_stages(recipe, args.stages)
+    with open_session(recipe, toml=toml) as session, profiled(args.profile):
+        run_pipeline(session, stages=args.stages)
+    return _finished(session.run.path)
+
+
+def run_resume(args: argparse.Namespace) -> int:
+    from milepost.launch import open_session
+    from milepost.stages.pipeline import run_pipeline
+    from milepost.store import Run
+
+    with Run.open(args.folder) as run:
+        recipe, stages = run.recipe, tuple(run.meta().get("stages", ("sft", "grpo", "test")))
+    with open_session(recipe, resume=Path(args.folder)) as session:
+        run_pipeline(session, stages=stages)
+    return _finished(session.run.path)
+
+
+def _finished(path: Path) -> int:
+    from milepost.report import show, write_report
+
+    print(show(path, color=sys.stdout.isatty()))
+    print(f"report: {write_report(path)}")
+    return 0
+
+
+def run_show(args: argparse.Namespace) -> int:
+    from milepost.report import show
+
+    print(show(args.folder, color=sys.stdout.isatty()))
+    return 0
+
+
+def run_report(args: argparse.Namespace) -> int:
+    from milepost.report import write_report
+
+    print(write_report(args.folder))
+    return 0
+
+
+def run_preflight(args: argparse.Namespace) -> int:
+    from milepost.health.preflight import preflight
+    from milepost.launch import open_session
+
+    recipe, toml = read_recipe(args)
+    with open_session(recipe, toml=toml) as session:
+        found = preflight(session, num_tasks=args.tasks)
+    print(found.json() if args.json else found.text())
+    return 0
+
+
+def run_eval(args: argparse.Namespace) -> int:
+    from milepost.stages.compare import compare_run, evaluate_recipe
+
+    if args.paired:
+        verdict = compare_run(args.target, before=args.before, after=args.after, control=args.control)
+        print(verdict.json() if args.json else verdict.text)
+        return 0 if verdict.passed else 1
+    from milepost.recipe import load_recipe
+
+    report = evaluate_recipe(load_recipe(args.target, args.overrides), args.split)
+    print(report.text() if not args.json else report.json())
+    return 0
+
+
+def run_sweep(args: argparse.Namespace) -> int:
+    from milepost.stages.sweep import sweep
+
+    print(sweep(args.recipe, args.overrides, args.over, args.seeds))
+    return 0
+
+
+def run_demo(args: argparse.Namespace) -> int:
+    from milepost.demo import demo
+
+    return demo(args.overrides, controls=args.controls)
+
+
+def run_init(args: argparse.Namespace) -> int:
+    from milepost.init import write_recipe
+
+    print(write_recipe(Path(args.path)))
+    return 0
+
+
+def run_policy_new(args: argparse.Namespace) -> int:
+    from milepost.policy import new_policy
+    from milepost.sources import texts_of
+
+    texts = texts_of(args.texts) if args.texts else None
+    count = new_policy(args.folder, texts=texts, charset=args.charset, tokens=args.tokens, size=args.size, seed=args.seed)
+    print(f"{args.folder}: {count / 1e6:.2f} M parameters; set model.path = {args.folder!r}")
+    return 0
+
+
+def run_bench_step(args: argparse.Namespace) -> int:
+    from milepost.bench import bench_step
+
+    result = bench_step(
+        args.model, num_prompts=args.prompts, group_size=args.group, prompt_tokens=args.prompt_tokens,
+        completion_tokens=args.completion_tokens, steps=args.steps,
+    )  # fmt: skip
+    print(result.json() if args.json else result.text())
+    return 0
+
+
+def run_info(args: argparse.Namespace) -> int:
+    from milepost.bench import info
+
+    print(info())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,122 @@
+"""From a recipe to a ready session: the one place that picks the concrete engine, and the order in which things can fail.
+
+Cheap checks come first: reward functions, then rows, then the tokenizer's view of the prompts, then weights; a run
+directory appears only when everything else is ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from milepost.engines.local import LocalEngine
+from milepost.formula import describe
+from milepost.models import Policy, load_model
+from milepost.progress import say
+from milepost.recipe import Recipe
+from milepost.render import check_format, completion_ids, decode, length, prompt_ids, within_limit
+from milepost.reward import Grader
+from milepost.rollout import Codec
+from milepost.stages.session import Session
+from milepost.store import Run
+from milepost.tasks import TaskSet, load_tasks
+from milepost.types import RecipeError, Task
+
+
+@contextmanager
+def open_session(
+    recipe: Recipe, *, toml: str = "", rows: Any = None, resume: Path | None = None, quiet: bool = False
+) -> Iterator[Session]:
+    """A session of a new run, or of the run directory `resume`. On the way out the run's status is set and it is closed.
+
+    `rows` replaces the recipe's sources (the Python API). Raises RecipeError, DataError or StoreError, each with one
+    sentence, before anything is trained.
+    """
+    tell = (lambda text: None) if quiet else say
+    existing = Run.open(resume, write=True) if resume else None
+    recipe = existing.recipe if existing else recipe
+    with Grader(recipe.reward) as grader:
+        tasks = load_tasks(recipe.tasks, recipe.seed, rows=rows, check=grader.check_gold)
+        tell(str(tasks.report))
+        grader.check_columns([*tasks.train, *tasks.validation, *tasks.test])
+        policy = load_model(recipe.model)
+        tell(f"{policy.name}: {policy.num_parameters / 1e6:.1f} M parameters, {policy.precision}; "
+             f"{check_format(policy.tokenizer, recipe.tasks)}")  # fmt: skip
+        tasks = fitting(tasks, policy, recipe, tell)
+        sampler = LocalEngine(policy.model, policy.eos_ids, seed=recipe.seed)
+        formula = "\n".join(describe(recipe))
+        tell(formula)
+        run = existing or Run.create(recipe.out, recipe, toml=toml, formula=formula, meta=facts(policy))
+        session = Session(recipe, policy, codec_of(policy, recipe), sampler, tasks, grader, run)
+        tell(f"run directory: {run.path}")
+        with closing(run):
+            yield session
+
+
+@contextmanager
+def closing(run: Run) -> Iterator[None]:
+    """Whatever happens inside, the run says how it ended."""
+    run.set_status("running")
+    try:
+        yield
+    except KeyboardInterrupt:
+        run.set_status("stopped")
+        say(f"stopped; `milepost resume {run.path}` continues")
+        raise
+    except BaseException as error:
+        run.add_event("error", type(error).__name__, str(error))
+        run.set_status("failed")
+        raise
+    else:
+        run.set_status("finished")
+    finally:
+        run.close()
+
+
+def codec_of(policy: Policy, recipe: Recipe) -> Codec:
+    """The one way this run's prompts become ids; each task is encoded once."""
+    known: dict[str, np.ndarray] = {}
+
+    def encode(task: Task) -> np.ndarray:
+        if task.key not in known:
+            known[task.key] = prompt_ids(task.prompt, policy.tokenizer, recipe.tasks)
+        return known[task.key]
+
+    return Codec(
+        encode,
+        lambda ids: decode(ids, policy.tokenizer),
+        lambda text: completion_ids(text, policy.tokenizer, recipe.tasks),
+    )
+
+
+def fitting(tasks: TaskSet, policy: Policy, recipe: Recipe, tell: Any = say) -> TaskSet:
+    """The tasks whose prompts keep the limit, counted in the very ids the policy is sent."""
+    limit = recipe.tasks.max_prompt_tokens
+    kept: dict[str, tuple[Task, ...]] = {}
+    for split in ("train", "validation", "test"):
+        some, dropped = within_limit(getattr(tasks, split), policy.tokenizer, recipe.tasks)
+        kept[split] = tuple(some)
+        if dropped:
+            tell(f"{len(dropped)} {split} tasks dropped: prompts over tasks.max_prompt_tokens = {limit}")
+        if dropped and not some:
+            raise RecipeError(f"tasks.max_prompt_tokens = {limit} drops every {split} task; raise it")
+    config: Any = policy.model.config
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    longest = max(length(t.prompt, policy.tokenizer, recipe.tasks) for some in kept.values() for t in some)
+    if context and longest + recipe.rollout.max_new_tokens > context:
+        raise RecipeError(
+            f"rollout.max_new_tokens = {recipe.rollout.max_new_tokens} and the longest prompt ({longest} tokens) exceed the "
+            f"model's context of {context}; use at most {context - longest}, or a smaller tasks.max_prompt_tokens"
+        )
+    return replace(tasks, train=kept["train"], validation=kept["validation"], test=kept["test"])
+
+
+def facts(policy: Policy) -> dict[str, Any]:
+    """What identifies the model of a run."""
+    return {"model": {"name": policy.name, "path": policy.path, "num_parameters": policy.num_parameters,
+                      "precision": policy.precision, "device": policy.device}}  # fmt: skip
