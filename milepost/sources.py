@@ -117,6 +117,31 @@ def _parse_line(raw: bytes, name: str, line: int) -> dict[str, Any] | BadRow | N
     return row if isinstance(row, dict) else BadRow(name, line, "not an object", _short(json.dumps(row)))
 
 
+def texts_of(path: str | Path) -> list[str]:
+    """Every text of a JSONL file's prompts (text or messages), answers and completions, in order, for a vocabulary.
+
+    Answers that are numbers count as they are printed. Raises RecipeError if there is none.
+    """
+    try:
+        held = _read_jsonl(SourceSection(kind="jsonl", path=str(path)), 0, "--texts")
+    except RecipeError as error:
+        raise RecipeError(str(error).replace("--texts.path", "--texts")) from error
+    fields = ("prompt", "answer", "expected_answer", "completion")
+    texts = [text for _, row in held.rows for field in fields for text in _texts(row.get(field))]
+    if not texts:
+        raise RecipeError(f"--texts = {str(path)!r} holds no prompt, answer or completion; give a JSONL file of tasks or "
+                          "demonstrations")  # fmt: skip
+    return texts
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return _texts(value.get("content"))
+    if isinstance(value, list):
+        return [text for item in value for text in _texts(item)]
+    return [] if value is None else [str(value)]
+
+
 def _read_datasets(source: SourceSection, seed: int, setting: str) -> SourceRows:
     try:
         import datasets

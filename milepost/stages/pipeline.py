@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from milepost.checkpoint import latest, path_of
 from milepost.evaluate import EvalReport
 from milepost.progress import say
+from milepost.recipe import Recipe
 from milepost.stages.grpo import run_grpo
 from milepost.stages.session import Session, load_weights
 from milepost.stages.sft import run_sft
+from milepost.types import RecipeError
+
+
+def check_stages(recipe: Recipe, stages: Sequence[str]) -> None:
+    """Refuses stages that this recipe gives nothing to do. Raises RecipeError before any model is loaded.
+
+    A recipe without test tasks simply skips the test; so does a whole run without a warm start, or with nothing else.
+    """
+    training = [stage for stage in stages if stage in ("sft", "grpo")]
+    if len(training) > 1 and not recipe.sft.steps and not recipe.grpo.steps:
+        raise RecipeError(
+            "sft.steps = 0 and grpo.steps = 0, so nothing would be trained; set grpo.steps, for example to 100"
+        )
+    if training == ["sft"] and not recipe.sft.steps:
+        raise RecipeError("sft.steps = 0, so the warm start has nothing to do; set sft.steps, for example to 30")
+    if training == ["grpo"] and not recipe.grpo.steps:
+        raise RecipeError("grpo.steps = 0, so GRPO has nothing to do; set grpo.steps, for example to 100")
+    if "sft" in stages and recipe.sft.steps and not recipe.sft.demonstrations:
+        raise RecipeError(
+            f"sft.demonstrations is empty, but sft.steps = {recipe.sft.steps} needs some; give a JSONL file with prompt "
+            "and completion, or a template such as 'Answer: {answer}'"
+        )
+    if not training and not recipe.tasks.test:
+        raise RecipeError("tasks.test = 0, so there is nothing to test; set it to 200")
 
 
 def run_pipeline(session: Session, *, stages: tuple[str, ...] = ("sft", "grpo", "test")) -> dict[str, EvalReport]:
@@ -18,6 +44,8 @@ def run_pipeline(session: Session, *, stages: tuple[str, ...] = ("sft", "grpo", 
     Returns the test reports by stage ("base", "sft", "grpo"), in that order.
     """
     recipe = session.recipe
+    if "stages" not in session.run.meta():
+        session.run.set_meta(stages=list(stages))  # `milepost resume` goes on with the same ones
     if "sft" in stages and recipe.sft.steps:
         _sft(session)
     if "grpo" in stages and recipe.grpo.steps:
@@ -49,8 +77,12 @@ def _path(session: Session, stage: str, step: int) -> Path:
 
 def test_all(session: Session) -> dict[str, EvalReport]:
     """The test split, once, for the base model, the warm start and the best GRPO checkpoint that exist."""
+    tested = {(e.phase, e.step): EvalReport.from_json(e.report) for e in session.run.evals("test")}
     reports = {}
     for stage, folder, step in stage_weights(session):
+        if (stage, step) in tested:
+            reports[stage] = tested[stage, step]
+            continue
         load_weights(session.policy, folder)
         session.sampler.load(session.sampler.version)
         say(f"testing {stage}: {len(session.tasks.test)} unseen tasks × {session.recipe.eval.test_samples}, and greedily")

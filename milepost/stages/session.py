@@ -78,8 +78,11 @@ class Session:
             settings=settings,
         )
 
-    def evaluate(self, split: str, step: int, *, stage: str) -> EvalReport:
-        """Held-out success of the current weights, stored with its episodes as an evaluation of `stage` after `step`."""
+    def evaluate(self, split: str, step: int, *, stage: str, greedy: bool | None = None) -> EvalReport:
+        """Held-out success of the current weights, stored with its episodes as an evaluation of `stage` after `step`.
+
+        `greedy` asks for greedy success too; by default the test does.
+        """
         test, section = split == "test", self.recipe.eval
         seen: dict[bool, tuple[Any, Any]] = {}
         with self.timed("eval"):
@@ -92,7 +95,7 @@ class Session:
                 self.grader.score,
                 split=split,
                 samples=section.test_samples if test else section.samples,
-                greedy=test,
+                greedy=test if greedy is None else greedy,
                 step=step,
                 settings={
                     "temperature": section.temperature,
