@@ -11,7 +11,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -463,7 +463,7 @@ def iter_settings(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator
 
 
 def defaults_table() -> list[dict[str, str]]:
-    """One row per setting: key, default, why, the range tutorials give, the symptom that moves it."""
+    """One row per setting: key, default, choices, why, the range tutorials give, the symptom that moves it."""
     rows = []
     for key, info in iter_settings():
         extra = info.json_schema_extra or {}
@@ -472,6 +472,7 @@ def defaults_table() -> list[dict[str, str]]:
             {
                 "key": key,
                 "default": default,
+                "choices": " | ".join(get_args(info.annotation)) if get_origin(info.annotation) is Literal else "",
                 "why": info.description or "",
                 "seeds": extra.get("seeds", ""),
                 "symptom": extra.get("symptom", ""),

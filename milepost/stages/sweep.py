@@ -1,0 +1,272 @@
+"""A small paired sweep: one setting's values × seeds, each a run of its own, compared on the same unseen tasks.
+
+What the values share is done once per seed: the warm start is linked into the other runs, and so are the tests of the
+base model and of the warm start. A finished run is never run again, so a sweep that was stopped simply goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from milepost.checkpoint import latest, path_of
+from milepost.evaluate import EvalReport, Interval, Paired, paired, task_interval
+from milepost.launch import open_session
+from milepost.progress import say
+from milepost.recipe import Recipe, load_recipe
+from milepost.stages.compare import stored_tests
+from milepost.stages.pipeline import check_stages, run_pipeline
+from milepost.stages.session import RunStopped, Session
+from milepost.store import Run
+from milepost.types import RecipeError
+
+STAGES = ("sft", "grpo", "test")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of the sweep."""
+
+    value: str
+    seed: int
+    recipe: Recipe
+
+    @property
+    def path(self) -> Path:
+        return Path(self.recipe.out) / self.recipe.name
+
+
+def sweep(recipe_path: str | Path, overrides: Sequence[str], over: str, seeds: str) -> str:
+    """Runs every value of `over` ("optimizer.lr=5e-6,1e-5") with every seed of `seeds` ("0,1") and returns the table.
+
+    Every recipe is read and checked before the first run begins. Raises RecipeError, DataError or StoreError.
+    """
+    key, values = read_over(over)
+    trials = plan(recipe_path, overrides, key, values, read_seeds(seeds))
+    toml = Path(recipe_path).read_text(encoding="utf-8")
+    results: dict[tuple[str, int], dict[str, EvalReport]] = {}
+    stopped: dict[tuple[str, int], str] = {}
+    for number, trial in enumerate(trials, 1):
+        try:
+            results[trial.value, trial.seed] = _result(trial, trials, toml, f"sweep {number}/{len(trials)}")
+        except RunStopped as error:
+            stopped[trial.value, trial.seed] = str(error)
+            say(f"{trial.path} stopped: {error}")
+    return table(key, trials, results, stopped)
+
+
+def read_over(over: str) -> tuple[str, list[str]]:
+    """("optimizer.lr", ["5e-6", "1e-5"]) of "optimizer.lr=5e-6,1e-5". Commas inside [] and "" belong to a value."""
+    key, found, text = over.partition("=")
+    values = [value.strip() for value in re.findall(r'(?:\[[^\]]*\]|"[^"]*"|[^,\["])+', text)]
+    if not found or not key.strip() or not values or not all(values):
+        raise RecipeError(f"--over {over!r} must look like KEY=V1,V2, for example optimizer.lr=5e-6,1e-5,2e-5")
+    if key.strip() in ("seed", "name", "out"):
+        raise RecipeError(f"--over {key.strip()} is set by the sweep itself; use --seeds for seeds")
+    if len(set(values)) != len(values):
+        raise RecipeError(f"--over {over!r} names a value twice; name each once")
+    return key.strip(), values
+
+
+def read_seeds(seeds: str) -> list[int]:
+    parts = [part.strip() for part in str(seeds).split(",")]
+    if not all(part.isdigit() for part in parts) or len(set(parts)) != len(parts):
+        raise RecipeError(f"--seeds {seeds!r} must be different whole numbers, for example 0,1")
+    return [int(part) for part in parts]
+
+
+def plan(
+    recipe_path: str | Path, overrides: Sequence[str], key: str, values: Sequence[str], seeds: Sequence[int]
+) -> list[Trial]:
+    """All trials, seed by seed, each recipe read and checked."""
+    trials = []
+    for seed in seeds:
+        for value in values:
+            recipe = load_recipe(recipe_path, [*overrides, f"{key}={value}", f"seed={seed}"])
+            label = re.sub(r"[^\w.+-]+", "-", value).strip("-")
+            recipe = recipe.model_copy(update={"name": f"{recipe.name}-{label}-s{seed}"})
+            check_stages(recipe, STAGES)
+            if not recipe.grpo.steps or not recipe.tasks.test:
+                wrong = "tasks.test = 0" if recipe.grpo.steps else "grpo.steps = 0"
+                works = "tasks.test = 200" if recipe.grpo.steps else "grpo.steps = 40"
+                raise RecipeError(f"{wrong}, but a sweep compares tests after GRPO; set {works}")
+            trials.append(Trial(value, seed, recipe))
+    if len({trial.path for trial in trials}) != len(trials):
+        raise RecipeError(f"--over {key}: two values give runs of the same name; write them so that their letters differ")
+    return trials
+
+
+def _result(trial: Trial, trials: Sequence[Trial], toml: str, label: str) -> dict[str, EvalReport]:
+    """The trial's test reports by stage: read where the run is finished, else run or resumed first."""
+    existing = trial.path.exists()
+    if existing:
+        with Run.open(trial.path) as run:
+            if run.recipe != trial.recipe:
+                raise RecipeError(f"{trial.path} was made by another recipe; delete it, or give this sweep another `name`")
+            tests = stored_tests(run)
+        if "grpo" in tests:
+            say(f"{label}: {trial.path} is finished already")
+            return tests
+    say(f"{label}: {trial.path}")
+    with open_session(trial.recipe, toml=toml, resume=trial.path if existing else None, quiet=True) as session:
+        share(session, trial, trials)
+        return run_pipeline(session, stages=STAGES)
+
+
+# --- what the runs of one seed have in common -----------------------------------------------------------------------
+
+
+def share(session: Session, trial: Trial, trials: Sequence[Trial]) -> None:
+    """Links the warm start of an earlier run of the same seed into this run, and copies the tests both would make."""
+    for other in trials:
+        if other.seed != trial.seed or other == trial or not (other.path / "store.sqlite").is_file():
+            continue
+        with Run.open(other.path) as donor:
+            if donor.recipe != other.recipe:
+                continue
+            same_start = bool(trial.recipe.sft.steps) and warm_start(trial.recipe) == warm_start(other.recipe)
+            if same_start and not _link_warm_start(donor, session.run, trial.recipe.sft.steps):
+                continue
+            if judgement(trial.recipe) == judgement(other.recipe):
+                _copy_tests(donor, session.run, ("base", "sft") if same_start else ("base",))
+        return
+
+
+def warm_start(recipe: Recipe) -> str:
+    """Everything the weights after the warm start depend on."""
+    optimizer = recipe.optimizer.model_dump(exclude={"lr", "schedule", "warmup_steps"})
+    update = recipe.update.model_dump(include={"tokens_per_call", "executor"})
+    return _canonical(recipe, {"seed", "model", "tasks", "reward", "sft"}) + json.dumps([optimizer, update])
+
+
+def judgement(recipe: Recipe) -> str:
+    """Everything the test of given weights depends on."""
+    return _canonical(recipe, {"seed", "model", "tasks", "reward", "eval"}) + str(recipe.rollout.max_new_tokens)
+
+
+def _canonical(recipe: Recipe, sections: set[str]) -> str:
+    return json.dumps(recipe.model_dump(include=sections, mode="json"), sort_keys=True)
+
+
+def _link_warm_start(donor: Run, run: Run, step: int) -> bool:
+    """True if the run now has the finished warm start. Checkpoints never change once written, so a link is enough."""
+    source, target = donor.checkpoints / "sft", run.checkpoints / "sft"
+    if latest(target, warn=say) is not None:
+        return True
+    done = latest(source, warn=say)
+    if done is None or done != path_of(source, step):
+        return False
+    shutil.copytree(done, target / f".{done.name}.tmp", copy_function=_link)
+    os.rename(target / f".{done.name}.tmp", target / done.name)
+    run.add_event("info", "warm_start", f"the warm start is that of {donor.path}", phase="sft", step=step)
+    return True
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)
+
+
+def _copy_tests(donor: Run, run: Run, stages: Sequence[str]) -> None:
+    have = {stored.phase for stored in run.evals("test")}
+    for stored in donor.evals("test"):
+        if stored.phase in stages and stored.phase not in have:
+            run.add_eval(stored.phase, stored.step, EvalReport.from_json(stored.report))
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+Results = Mapping[tuple[str, int], Mapping[str, EvalReport]]
+
+
+def table(key: str, trials: Sequence[Trial], results: Results, stopped: Mapping[tuple[str, int], str]) -> str:
+    """Every run, then every value over all its seeds, then each value against the best one."""
+    values = list(dict.fromkeys(trial.value for trial in trials))
+    rows: list[Sequence[object]] = [(key, "seed", "before", "after", "gain", "greedy")]
+    for trial in sorted(trials, key=lambda t: (values.index(t.value), t.seed)):
+        tests = results.get((trial.value, trial.seed))
+        cells = ("stopped", "", "", "") if tests is None else _cells(_before(tests), tests["grpo"])
+        rows.append((trial.value, trial.seed, *cells))
+    pooled = {value: _pooled(results, value) for value in values if any(v == value for v, _ in results)}
+    rows += [(value, f"all {num}", *_cells(before, after)) for value, (before, after, num) in pooled.items()]
+    lines = _aligned(rows)
+    lines += [f"{value}, seed {seed} stopped: {why}" for (value, seed), why in stopped.items()]
+    if len(pooled) > 1:
+        lines += _between(key, results, pooled)
+    lines.append("sampled success with 95 % intervals over tasks, gains paired by task; greedy success before → after")
+    return "\n".join(lines)
+
+
+def _before(tests: Mapping[str, EvalReport]) -> EvalReport:
+    return tests["sft"] if "sft" in tests else tests["base"]
+
+
+def _cells(before: EvalReport, after: EvalReport) -> tuple[str, str, str, str]:
+    return _rate(before), _rate(after), _gain(paired(before, after)), _greedy(before, after)
+
+
+def _rate(report: EvalReport) -> str:
+    return str(Interval(report.success, report.success_low, report.success_high, report.num_tasks))
+
+
+def _gain(gain: Paired) -> str:
+    return f"{100 * gain.difference:+.1f} points [{100 * gain.low95:+.1f}, {100 * gain.high95:+.1f}]"
+
+
+def _greedy(before: EvalReport, after: EvalReport) -> str:
+    return (
+        "–" if before.greedy is None or after.greedy is None else f"{100 * before.greedy:.1f} → {100 * after.greedy:.1f} %"
+    )
+
+
+def _pooled(results: Results, value: str, seeds: Sequence[int] | None = None) -> tuple[EvalReport, EvalReport, int]:
+    """(before, after) with the tasks of all seeds, and the number of seeds. A task counts once per seed."""
+    chosen = {seed: tests for (v, seed), tests in results.items() if v == value and (seeds is None or seed in seeds)}
+    before = merged({seed: _before(tests) for seed, tests in chosen.items()})
+    return before, merged({seed: tests["grpo"] for seed, tests in chosen.items()}), len(chosen)
+
+
+def merged(reports: Mapping[int, EvalReport]) -> EvalReport:
+    """One report over the tasks of several seeds; keys say which seed a task belongs to."""
+    outcomes: dict[str, Any] = {f"{seed}/{k}": v for seed, r in reports.items() for k, v in r.outcomes.items()}
+    greedy: dict[str, Any] = {f"{seed}/{k}": v for seed, r in reports.items() for k, v in r.greedy_outcomes.items()}
+    sampled = task_interval(outcomes.values())
+    best_guess = task_interval((verdict,) for verdict in greedy.values()) if greedy else None
+    return replace(
+        next(iter(reports.values())), num_tasks=len(outcomes), outcomes=outcomes, greedy_outcomes=greedy,
+        success=sampled.mean, success_low=sampled.low, success_high=sampled.high,
+        greedy=best_guess.mean if best_guess else None,
+    )  # fmt: skip
+
+
+def _between(key: str, results: Results, pooled: Mapping[str, tuple[EvalReport, EvalReport, int]]) -> list[str]:
+    best = max(pooled, key=lambda value: pooled[value][1].success)
+    lines = [f"{key} = {best} did best; against it, on the same tasks and seeds:"]
+    for value in pooled:
+        if value == best:
+            continue
+        both = [seed for v, seed in results if v == value and (best, seed) in results]
+        if not both:
+            lines.append(f"  {value}: no seed in common")
+            continue
+        try:
+            gap = paired(_pooled(results, best, both)[1], _pooled(results, value, both)[1])
+        except RecipeError as error:
+            lines.append(f"  {value}: {error}")
+            continue
+        clear = "" if gap.high95 < 0 else "; not told apart"
+        lines.append(f"  {value}: {_gain(gap)}{clear}")
+    return lines
+
+
+def _aligned(rows: Sequence[Sequence[object]]) -> list[str]:
+    widths = [max(len(str(row[i])) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(str(cell).ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
