@@ -22,6 +22,7 @@ from transformers import (
     MistralConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3NextConfig,
 )
 
 from milepost.engines import forked
@@ -481,3 +482,22 @@ def test_tiny_temperatures_stay_finite_and_bad_logits_raise():
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         replace(SamplingSettings(), **wrong)
+
+
+def test_linear_attention_takes_the_models_own_cache(caplog):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(
+        Qwen3NextConfig(**_SHAPE, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=32,
+                        shared_expert_intermediate_size=32, layer_types=["linear_attention", "full_attention"],
+                        linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16)
+    )  # fmt: skip
+    sampler = LocalEngine(model, range(10, 40), seed=0)
+    requests = ragged(members=2, max_new=6)
+    with caplog.at_level(logging.WARNING):
+        sampler.sample(requests, SamplingSettings())
+        sampled = sampler.sample(requests, SamplingSettings())
+    assert sampler.way == "plain"
+    assert sum("own cache" in r.message for r in caplog.records) == 1
+    for r, s in zip(requests, sampled):
+        expected = full_forward(model, np.concatenate([r.ids, s.ids]), len(r.ids), 1.0)
+        np.testing.assert_allclose(s.logprobs, expected, atol=1e-4)

@@ -150,12 +150,16 @@ class LocalEngine:
         return min(request.max_new_tokens, room)
 
     def _way(self, requests: Sequence[SampleRequest], facts: ModelFacts) -> str:
-        if facts.forkable:
-            for name in self._ways:
-                if self._ways[name] is None:
-                    self._ways[name] = self._prove(name, requests)
-                if self._ways[name]:
-                    return name
+        if not facts.forkable and self._ways:
+            log.warning(
+                "engine: %s keeps other state than keys and values; its own cache is used", type(self.model).__name__
+            )
+            self._ways = {}
+        for name in self._ways:
+            if self._ways[name] is None:
+                self._ways[name] = self._prove(name, requests)
+            if self._ways[name]:
+                return name
         return "plain"
 
     def _prove(self, way: str, requests: Sequence[SampleRequest]) -> bool:
