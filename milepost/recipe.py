@@ -35,7 +35,7 @@ class ModelSection(Section):
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
         "of the working copy that samples and learns; the optimizer's masters are always float32. "
-        "auto: bfloat16 from 20 M parameters on, float32 below",
+        "auto: bfloat16 from 20 M parameters on where the hardware multiplies it natively, else float32",
     )
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "cuda when there is one, else cpu")
 
