@@ -88,7 +88,7 @@ def load_model(section: ModelSection, *, notify: Callable[[str], None] | None = 
 
 
 def fast_bfloat16(device: str) -> bool:
-    """Whether matrix products in bfloat16 are native; on a CPU without them they are about seven times slower than float32."""
+    """Whether matrix products in bfloat16 are native; on a CPU without, they are about seven times slower than float32."""
     return device != "cpu" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
