@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from milepost import __version__
+from milepost.tune import tune_process
 from milepost.types import MilepostError
 
 
@@ -113,21 +114,18 @@ def _other_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--tokens", choices=("characters", "words"), default="characters")
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(run=run_policy_new)
-    bench = commands.add_parser("bench", help="what a step costs, against its ideal").add_subparsers(required=True, metavar="WHAT")
-    command = bench.add_parser("step", help="CPU-seconds per stage, memory, executed over ideal work of one GRPO step")
+    bench = commands.add_parser("bench", help="what a step costs, against its ideal")
+    steps = bench.add_subparsers(required=True, metavar="WHAT")
+    command = steps.add_parser("step", help="CPU-seconds per stage, memory, executed over ideal work of one GRPO step")
     command.add_argument("--model", default="smollm2-135m")
-    for flag, default in (("--prompts", 8), ("--group", 8), ("--prompt-tokens", 256), ("--completion-tokens", 64), ("--steps", 1)):
+    sizes = {"--prompts": 8, "--group": 8, "--prompt-tokens": 256, "--completion-tokens": 64, "--steps": 1}
+    for flag, default in sizes.items():
         command.add_argument(flag, type=int, default=default)
+    command.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto", help="of the working copy")
     command.add_argument("--json", action="store_true", help="machine-readable")
     command.set_defaults(run=run_bench_step)
     command = commands.add_parser("info", help="versions, devices, the embedded model")
     command.set_defaults(run=run_info)
-
-
-def tune_process() -> None:
-    """Settings that matter on a CPU: idle OpenMP threads must not spin beside another process's work."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def read_recipe(args: argparse.Namespace) -> tuple:
@@ -244,14 +242,14 @@ def run_bench_step(args: argparse.Namespace) -> int:
 
     result = bench_step(
         args.model, num_prompts=args.prompts, group_size=args.group, prompt_tokens=args.prompt_tokens,
-        completion_tokens=args.completion_tokens, steps=args.steps,
+        completion_tokens=args.completion_tokens, steps=args.steps, precision=args.precision,
     )  # fmt: skip
     print(result.json() if args.json else result.text())
     return 0
 
 
 def run_info(args: argparse.Namespace) -> int:
-    from milepost.bench import info
+    from milepost.info import info
 
     print(info())
     return 0
