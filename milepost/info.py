@@ -12,7 +12,8 @@ import torch
 
 from milepost import __version__
 from milepost.embedded import EMBEDDED, cache_root
-from milepost.tune import allocator_settings, fast_bfloat16
+from milepost.models import fast_bfloat16
+from milepost.tune import allocator_settings
 
 _PACKAGES = ("torch", "transformers", "numpy", "safetensors", "gguf", "reasoning-gym", "datasets", "trl")
 
@@ -55,11 +56,9 @@ def _cores() -> int:
 
 
 def _bfloat16() -> str:
-    return {
-        True: "in hardware on this CPU",
-        False: 'not in hardware on this CPU: model.precision = "float32" is several times faster here',
-        None: "unknown on this CPU; `milepost bench step` measures it",
-    }[fast_bfloat16()]
+    if fast_bfloat16("cpu"):
+        return "native on this CPU"
+    return 'not native on this CPU, where model.precision = "float32" is several times faster'
 
 
 def _gpus() -> str:

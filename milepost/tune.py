@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from pathlib import Path
 
 # glibc's malloc.h
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
@@ -45,16 +44,3 @@ def tune_allocator() -> bool:
 def allocator_settings() -> dict[str, str]:
     """The user's own allocator settings in the environment."""
     return {name: value for name, value in os.environ.items() if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES"}
-
-
-def fast_bfloat16() -> bool | None:
-    """Whether this CPU multiplies bfloat16 matrices in hardware; None where that cannot be told.
-
-    Without it torch computes bfloat16 products about nine times slower than float32 ones (AVX2, measured).
-    """
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return None
-    flags = next((line.split(":", 1)[1].split() for line in lines if line.lower().startswith(("flags", "features"))), [])
-    return any(flag in ("avx512_bf16", "amx_bf16", "bf16") for flag in flags) if flags else None

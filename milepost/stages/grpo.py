@@ -15,6 +15,7 @@ from milepost.credit import assign, reward_metrics
 from milepost.health.canary import Finding, first_update
 from milepost.learner import Learner, UpdateReport, deal, default_lr
 from milepost.models import save_policy
+from milepost.profile import mark_step
 from milepost.progress import Progress, say
 from milepost.recipe import Recipe
 from milepost.rollout import Rollouts
@@ -50,6 +51,7 @@ def run_grpo(session: Session, resume: Path | None = None) -> None:
         metrics = loop.measure(step, groups, rewards, credits, reports)
         session.run.commit_step(step, STAGE, groups, rewards, credits, metrics)
         loop.after(step)
+        mark_step()
         progress.note(f"reward {metrics.get('reward/mean', float('nan')):.3f}, best held-out {loop.best}")
     loop.finish()
 

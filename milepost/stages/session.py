@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from milepost import profile
 from milepost.checkpoint import load_checkpoint, save_checkpoint
 from milepost.credit import signal_report
 from milepost.engines.base import Sampler, SamplingSettings
@@ -119,10 +120,11 @@ class Session:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Adds the block's wall seconds to `clock[name]`."""
+        """Adds the block's wall seconds to `clock[name]`, and names it in a trace."""
         began = time.perf_counter()
         try:
-            yield
+            with profile.span(name):
+                yield
         finally:
             self.clock[name] = self.clock.get(name, 0.0) + time.perf_counter() - began
 

@@ -15,6 +15,7 @@ import numpy as np
 from milepost import streams
 from milepost.forest import Batch, build_batch
 from milepost.learner import Learner, default_lr
+from milepost.profile import mark_step
 from milepost.progress import Progress
 from milepost.recipe import LossSection
 from milepost.stages.session import Session, peak_memory_gb
@@ -48,6 +49,7 @@ def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft",
             report = learner.update(batch_at(session, examples, step - 1), CROSS_ENTROPY)
         metrics = {"loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr, "peak_memory_gb": peak_memory_gb()}
         session.run.commit_step(step, stage, metrics=metrics | session.take_clock())
+        mark_step()
         progress.note(f"loss {report.loss:.3f}")
         done = time.process_time() - began >= cpu_seconds if cpu_seconds else step == last
         if done or (session.recipe.save.every and step % session.recipe.save.every == 0):
