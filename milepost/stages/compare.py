@@ -184,4 +184,4 @@ def evaluate_recipe(recipe: Recipe, split: str = "validation", *, rows: Sequence
     named = recipe.model_copy(update={"name": f"{recipe.name}-eval"})
     with open_session(named, rows=rows, quiet=True) as session:
         report = session.evaluate(split, 0, stage="base", greedy=True)
-        return Evaluation(session.policy.name, session.run.path, report)
+        return Evaluation(recipe.model.path, session.run.path, report)
