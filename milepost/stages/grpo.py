@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,12 +34,12 @@ from milepost.stages.session import (
 from milepost.tasks import TaskOrder
 from milepost.types import Credit, Group, Reward
 
-STAGE = "grpo"
 
-
-def run_grpo(session: Session, resume: Path | None = None) -> None:
-    """Trains for `grpo.steps` and leaves the policy on the best validation checkpoint."""
-    loop = Loop(session, resume)
+def run_grpo(
+    session: Session, resume: Path | None = None, *, stage: str = "grpo", cpu_seconds: float = float("inf")
+) -> None:
+    """Trains for `grpo.steps` or `cpu_seconds` of this process, and leaves the policy on the best validation checkpoint."""
+    loop = Loop(session, stage, resume)
     progress = Progress(range(loop.step + 1, session.recipe.grpo.steps + 1), "GRPO")
     for step in progress:
         with session.timed("sample"):
@@ -49,10 +50,12 @@ def run_grpo(session: Session, resume: Path | None = None) -> None:
             credits, reports = loop.update(step, groups, rewards)
         session.sampler.load(loop.learner.num_steps)
         metrics = loop.measure(step, groups, rewards, credits, reports)
-        session.run.commit_step(step, STAGE, groups, rewards, credits, metrics)
-        loop.after(step)
+        session.run.commit_step(step, stage, groups, rewards, credits, metrics)
+        loop.after(step, last=step == session.recipe.grpo.steps or loop.cpu_seconds >= cpu_seconds)
         mark_step()
         progress.note(f"reward {metrics.get('reward/mean', float('nan')):.3f}, best held-out {loop.best}")
+        if loop.cpu_seconds >= cpu_seconds:
+            break
     loop.finish()
 
 
@@ -70,9 +73,10 @@ class Best:
 class Loop:
     """Everything of GRPO that has a memory. `step` counts completed steps."""
 
-    def __init__(self, session: Session, resume: Path | None) -> None:
+    def __init__(self, session: Session, stage: str, resume: Path | None) -> None:
         recipe = session.recipe
-        self.session, self.recipe, self.step, self.best = session, recipe, 0, Best()
+        self.session, self.recipe, self.stage = session, recipe, stage
+        self.step, self.best, self.cpu_seconds, self.cpu_mark = 0, Best(), 0.0, time.process_time()
         lr = recipe.optimizer.lr or default_lr(session.policy.num_parameters, "grpo")
         updates = recipe.grpo.steps * recipe.update.num_iterations * recipe.update.minibatches
         self.learner = Learner(session.policy, recipe.optimizer, recipe.update, lr=lr, total_steps=updates)
@@ -102,9 +106,9 @@ class Loop:
         state = self.session.load(checkpoint, self.learner)
         self.step = state["step"]
         self.rollouts.load_state(state["tasks"])
-        self.best = Best(*state["best"])
+        self.best, self.cpu_seconds = Best(*state["best"]), state["cpu_seconds"]
         self.panel = Panel.from_state(state["panel"], self.learner)
-        self.session.run.truncate_after(self.step, STAGE)
+        self.session.run.truncate_after(self.step, self.stage)
 
     @property
     def has_reference(self) -> bool:
@@ -168,19 +172,26 @@ class Loop:
             findings += probe_weights(session, self.learner, step)
         if whole or step == 1:
             findings += [Finding("stop", "verifier", text) for text in session.grader.canary(session.tasks.train)]
-        metrics |= session.take_clock() | {"peak_memory_gb": peak_memory_gb(), "kl/beta": self.beta(step)}
-        session.find(findings, STAGE, step)
+        metrics |= self.take_cpu() | session.take_clock() | {"peak_memory_gb": peak_memory_gb(), "kl/beta": self.beta(step)}
+        session.find(findings, self.stage, step)
         return metrics
 
     def validate(self, step: int) -> None:
-        report = self.session.evaluate("validation", step, stage=STAGE)
+        report = self.session.evaluate("validation", step, stage=self.stage)
         if report.success > self.best.success:
             self.best = Best(step, report.success)
         say(f"step {step}: held-out success {report.success:.1%} of {report.num_tasks} tasks × {report.samples}")
 
-    def after(self, step: int) -> None:
+    def take_cpu(self) -> dict[str, float]:
+        """CPU-seconds of this process since the last step: what controls of equal cost are given."""
+        now = time.process_time()
+        used, self.cpu_mark = now - self.cpu_mark, now
+        self.cpu_seconds += used
+        return {"cpu_seconds": used}
+
+    def after(self, step: int, *, last: bool) -> None:
         """Evaluates and saves when due; always at the end."""
-        self.step, last = step, step == self.recipe.grpo.steps
+        self.step = step
         if self.session.tasks.validation and (step % self.recipe.eval_every == 0 or last):
             self.validate(step)
         if step % self.recipe.save_every == 0 or last or self.best.step == step:
@@ -188,13 +199,18 @@ class Loop:
 
     def save(self) -> None:
         """A checkpoint of the state after `step` steps; the best one is kept beside the latest."""
-        state = {"tasks": self.rollouts.state(), "best": [self.best.step, self.best.success], "panel": self.panel.state()}
-        self.session.save(STAGE, self.step, self.learner, state, best=self.best.step if self.best.step >= 0 else None)
+        state = {
+            "tasks": self.rollouts.state(),
+            "best": [self.best.step, self.best.success],
+            "panel": self.panel.state(),
+            "cpu_seconds": self.cpu_seconds,
+        }
+        self.session.save(self.stage, self.step, self.learner, state, best=self.best.step if self.best.step >= 0 else None)
 
     def finish(self) -> None:
         """Leaves the policy on the best validation checkpoint."""
         if self.best.step >= 0 and self.best.step != self.step:
-            self.session.load(path_of(self.session.run.checkpoints / STAGE, self.best.step), self.learner)
+            self.session.load(path_of(self.session.run.checkpoints / self.stage, self.best.step), self.learner)
 
 
 def corrects(recipe: Recipe, precision: str) -> bool:

@@ -231,9 +231,8 @@ class Panel:
 def _panel_episode(index: int, prompt: list[int], completion: list[int]) -> Episode:
     sampled = Sampled(np.array(completion), np.zeros(len(completion)), 1.0, ((0, 0),), "stop")
     name = f"panel/{index}"
-    return Episode(
-        EpisodeId("panel", 0, name, 0), name, (Turn(np.array(prompt), sampled),), StopReason(StopKind.TERMINATED, "end_of_turn")
-    )
+    done = StopReason(StopKind.TERMINATED, "end_of_turn")
+    return Episode(EpisodeId("panel", 0, name, 0), name, (Turn(np.array(prompt), sampled),), done)
 
 
 def probe_weights(session: Session, learner: Learner, step: int) -> list[Finding]:

@@ -1,0 +1,77 @@
+"""The main job end to end: preflight sample, warm start, GRPO, one test at the end, and (asked for) two controls.
+
+    base model → SFT on a few demonstrations → GRPO → 200 unseen tasks × 4, all under the same sampling noise
+                                             ↘ control-sft: the warm start simply goes on ┐ for the CPU-seconds
+                                             ↘ control-random: GRPO on coin-toss rewards  ┘ that GRPO used
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from milepost.checkpoint import latest
+from milepost.evaluate import EvalReport, standard_bar
+from milepost.health.preflight import preflight
+from milepost.launch import open_session
+from milepost.progress import say
+from milepost.recipe import load_recipe
+from milepost.report import show, write_report
+from milepost.stages.grpo import run_grpo
+from milepost.stages.pipeline import run_pipeline
+from milepost.stages.session import Session, load_weights
+from milepost.stages.sft import run_sft
+
+RECIPE = Path(__file__).with_name("demo.toml")
+PREFLIGHT_TASKS = 16
+
+
+def demo(overrides: Sequence[str], *, controls: bool) -> int:
+    """Runs the demo (and the controls) and prints what was learned. Returns 0 if the standard bar was met, else 1."""
+    recipe = load_recipe(RECIPE, overrides)
+    with open_session(recipe, toml=RECIPE.read_text(encoding="utf-8")) as session:
+        say("preflight: what the base model does with these tasks")
+        print(preflight(session, num_tasks=PREFLIGHT_TASKS).text())
+        reports = run_pipeline(session)
+        if controls:
+            reports |= run_controls(session)
+    return tell(session.run.path, reports)
+
+
+def run_controls(session: Session) -> dict[str, EvalReport]:
+    """Both controls from the same warm start, each for the CPU-seconds GRPO used; tested on the same tasks and noise."""
+    budget = sum(seconds for _, seconds in session.run.metrics("cpu_seconds", "grpo"))
+    start = latest(session.run.checkpoints / "sft", warn=say)
+    assert start is not None, "the demo's recipe has a warm start"
+    random = session.recipe.model_copy(update={"grpo": session.recipe.grpo.model_copy(update={"random_reward": True})})
+    reports = {}
+    for stage in ("control-sft", "control-random"):
+        say(f"{stage}: {budget:.0f} CPU-seconds, as many as GRPO used")
+        load_weights(session.policy, start / "model")
+        session.sampler.load(0)
+        if stage == "control-sft":
+            run_sft(session, stage=stage, cpu_seconds=budget)
+        else:
+            session.recipe, given = random, session.recipe
+            run_grpo(session, stage=stage, cpu_seconds=budget)
+            session.recipe = given
+        reports[stage] = session.evaluate("test", session.run.last_step(stage) or 0, stage=stage)
+    return reports
+
+
+def tell(run: Path, reports: dict[str, EvalReport]) -> int:
+    """The table, the verdict, where things are, what to try next."""
+    controls = [report for stage, report in reports.items() if stage.startswith("control")]
+    best = max(controls, key=lambda report: report.success, default=None)
+    verdict = standard_bar(reports["sft"], reports["grpo"], best)
+    print(show(run))
+    print(verdict.text)
+    print(f"""
+files: {run} (store.sqlite, checkpoints/, report.html)
+report: {write_report(run)}
+next:
+  milepost show {run}
+  milepost demo --controls              the same with both controls at equal CPU time
+  milepost demo grpo.steps=120          longer
+  milepost init && milepost run recipe.toml    your own tasks and reward""")
+    return 0 if verdict.passed else 1
