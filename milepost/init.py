@@ -110,7 +110,7 @@ def recipe_text(path: Path, tasks: Path) -> str:
 def _setting(row: dict[str, str], key: str, value: str | None) -> str:
     """The reason as comment lines, then the key: set if `value` is given, else as a comment with its default."""
     why = row["why"] + f" (tutorials: {row['seeds']})" * bool(row["seeds"])
-    why += f". One of: {row['choices'].replace(' | ', ', ')}" * bool(row["choices"])
+    why += f". One of: {row['choices']}" * bool(row["choices"])
     why += f". Look here when: {row['symptom']}" * bool(row["symptom"])
     lines = textwrap.wrap(why, 110, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
     default = row["default"]

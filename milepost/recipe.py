@@ -467,12 +467,13 @@ def defaults_table() -> list[dict[str, str]]:
     rows = []
     for key, info in iter_settings():
         extra = info.json_schema_extra or {}
+        choices = filter(None, get_args(info.annotation)) if get_origin(info.annotation) is Literal else ()
         default = "required" if info.is_required() else json.dumps(info.get_default(call_default_factory=True), default=str)
         rows.append(
             {
                 "key": key,
                 "default": default,
-                "choices": " | ".join(get_args(info.annotation)) if get_origin(info.annotation) is Literal else "",
+                "choices": ", ".join(choices),
                 "why": info.description or "",
                 "seeds": extra.get("seeds", ""),
                 "symptom": extra.get("symptom", ""),
