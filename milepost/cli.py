@@ -187,6 +187,7 @@ def run_preflight(args: argparse.Namespace) -> int:
     from milepost.launch import open_session
 
     recipe, toml = read_recipe(args)
+    recipe = recipe.model_copy(update={"name": f"{recipe.name}-preflight"})  # the plain name is for the training run
     with open_session(recipe, toml=toml) as session:
         found = preflight(session, num_tasks=args.tasks)
     print(found.json() if args.json else found.text())
