@@ -239,6 +239,11 @@ def episode_metrics(groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]
         metrics["success/train"] = float(np.mean(success))
     if extractable:
         metrics["extractable/rate"] = float(np.mean(extractable))
+    sources = sorted({g.task.source for g in groups})
+    for source in sources if len(sources) > 1 else ():
+        mine = [r.success for g, rs in zip(groups, rewards) if g.task.source == source for r in rs if r.success is not None]
+        if mine:
+            metrics[f"success/train/{source}"] = float(np.mean(mine))
     for name in sorted({name for r in flat for name in r.parts}):
         metrics[f"reward/{name}"] = float(np.mean([r.parts[name] for r in flat if name in r.parts]))
     return metrics

@@ -43,7 +43,7 @@ from milepost.types import (
 )
 
 PANEL_TEXTS = 16
-PROBES = 4
+PROBES = 2
 """Panel texts scored after every update; all of them are scored every `grpo.panel_every` steps."""
 
 
