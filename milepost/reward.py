@@ -417,17 +417,6 @@ class Grader:
                         label, answer.failure, sample.episode.id, answer.detail)  # fmt: skip
 
 
-def overlong_penalty(length: int, cap: int, buffer: int) -> float:
-    """DAPO's soft overlong penalty (2503.14476, eq. 13): 0 up to cap − buffer, a straight line to −1 at cap, −1 beyond.
-
-    `length`, `cap` and `buffer` are in tokens. Raises RecipeError unless 1 ≤ buffer ≤ cap.
-    """
-    if not 1 <= buffer <= cap:
-        raise RecipeError(f"rollout.soft_buffer = {buffer} must lie between 1 and the cap of {cap} tokens, or it would "
-                          f"punish every length; a fifth of the cap ({max(1, cap // 5)}) works")  # fmt: skip
-    return max(-1.0, min(0.0, (cap - buffer - length) / buffer))
-
-
 def _verdict(answer: Answer, extractable: bool | None = None) -> Verdict:
     if answer.failure:
         return Verdict(None, answer.failure)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from milepost import scorers
 from milepost.recipe import RewardFunctionSection, RewardSection
-from milepost.reward import Grader, overlong_penalty
+from milepost.reward import Grader
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 
 DONE = StopReason(StopKind.TERMINATED, "end_of_turn")
@@ -615,22 +615,6 @@ def test_gold_that_its_own_grader_rejects_is_named():
 
 
 # --- the rest -----------------------------------------------------------------------------------------------------
-
-
-def test_overlong_penalty_ramps_over_the_buffer():  # case C6
-    assert [overlong_penalty(n, 100, 20) for n in (1, 80, 90, 100, 101, 500)] == [0.0, 0.0, -0.5, -1.0, -1.0, -1.0]
-    for buffer in (120, 101, 0, -5):
-        with pytest.raises(RecipeError, match="soft_buffer"):
-            overlong_penalty(50, 100, buffer)
-    assert overlong_penalty(50, 100, 100) == -0.5
-
-
-@given(st.integers(1, 1000), st.integers(1, 1000), st.integers(0, 3000))
-def test_overlong_penalty_is_monotone_and_bounded(cap, buffer, length):
-    if buffer <= cap:
-        here, longer = overlong_penalty(length, cap, buffer), overlong_penalty(length + 1, cap, buffer)
-        assert -1.0 <= longer <= here <= 0.0
-        assert (here == 0.0) == (length <= cap - buffer)
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(), st.integers(), st.booleans())))
