@@ -22,7 +22,16 @@ from milepost.engines.base import SamplingSettings, WorkCounters
 from milepost.engines.local import LocalEngine
 from milepost.forest import Batch
 from milepost.learner import Learner, default_lr
-from milepost.meter import GemmPeak, StageClock, StageCost, gemm_peak, resident_mb, take_peak_mb, tensor_mb
+from milepost.meter import (
+    GemmPeak,
+    StageClock,
+    StageCost,
+    gemm_peak,
+    only_new_objects,
+    resident_mb,
+    take_peak_mb,
+    tensor_mb,
+)
 from milepost.models import Policy, load_model
 from milepost.recipe import ModelSection, make_recipe
 from milepost.rollout import Codec, play
@@ -192,10 +201,11 @@ def bench_step(
     shape.check(policy)
     cost = counted_cost(policy)
     bench = _Bench(policy, steps)
-    bench.step(0, Shape(min(2, num_prompts), 2, min(16, prompt_tokens), min(4, completion_tokens)))
-    bench.reset()
-    for step in range(1, steps + 1):
-        bench.step(step, shape)
+    with only_new_objects():
+        bench.step(0, Shape(min(2, num_prompts), 2, min(16, prompt_tokens), min(4, completion_tokens)))
+        bench.reset()
+        for step in range(1, steps + 1):
+            bench.step(step, shape)
     peaks = {name: gemm_peak(getattr(torch, name), bench.device) for name in ("bfloat16", "float32")}
     return _result(bench, shape, steps, cost, peaks)
 
