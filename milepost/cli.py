@@ -18,8 +18,7 @@ from milepost.types import MilepostError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    parser = make_parser()
-    args = parser.parse_args(argv)
+    args = parse(argv)
     tune_process()
     try:
         return args.run(args)
@@ -33,6 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Overrides may stand anywhere after the recipe; argparse alone takes them only before the first flag."""
+    parser = make_parser()
+    args, rest = parser.parse_known_args(argv)
+    strange = [word for word in rest if word.startswith("-") or "=" not in word or not hasattr(args, "overrides")]
+    if strange:
+        parser.error(f"unrecognized arguments: {' '.join(strange)}")
+    if rest:
+        args.overrides = [*args.overrides, *rest]
+    return args
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -222,8 +222,8 @@ from milepost.tune import tune_allocator
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def cycle():
     before = faults()
-    for _ in range(5):  # touched by C, without the huge pages that numpy asks for
-        len(bytes([1]) * 20_000_000)
+    for _ in range(3):  # touched by C, without the huge pages that numpy asks for
+        len(bytes([1]) * 40_000_000)
     return faults() - before
 plain = cycle()
 done = tune_allocator()
@@ -239,7 +239,7 @@ def test_freed_memory_is_kept_for_the_next_allocation():
     plain, tuned, applied = done.stdout.split()
     if applied != "True":
         pytest.skip("not glibc")
-    assert int(plain) > 10_000  # 5 blocks of 20 MB in pages of 4 KB, each mapped anew: 24,414
+    assert int(plain) > 10_000  # 3 blocks of 40 MB in pages of 4 KB, each mapped anew: 29,297
     assert int(tuned) < int(plain) / 20
 
 
