@@ -87,7 +87,7 @@ class Preflight:
 
     def to_json(self) -> dict[str, Any]:
         """Stable keys, plain values."""
-        return asdict(self)
+        return json.loads(json.dumps(asdict(self)))
 
     def json(self) -> str:
         return json.dumps(self.to_json(), indent=1)
