@@ -25,6 +25,8 @@ log = logging.getLogger("milepost")
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.5, torch.float16: 0.1}
 HEAD_TILE = 256
 """Positions whose logits exist at one time."""
+FILLER = 0
+"""The id in padded slots. Any id would do: nothing attends to them and nothing is read from them."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def _run(executor: Executor, batch: Batch, call: Call, kind: str, backward: bool
     model, head = executor.model, executor.head
     device = next(model.parameters()).device
     shape = (len(call.rows), call.width)
-    ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    ids, positions = np.full(shape, FILLER, np.int64), np.zeros(shape, np.int64)
     for r, nodes in enumerate(call.rows):
         ids[r, : len(nodes)] = batch.forest.ids_U[nodes]
         positions[r, : len(nodes)] = batch.forest.position_U[nodes]

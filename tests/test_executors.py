@@ -5,6 +5,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GemmaConfig, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
+from milepost.engines.base import SampleRequest, SamplingSettings
+from milepost.engines.local import LocalEngine
 from milepost.executors import HEAD_TILE, Executor, HeadLogprobs
 from milepost.forest import build_batch
 from milepost.learner import events_of
@@ -150,7 +152,7 @@ def test_kl_terms_survive_packing_and_pull_with_zero_advantage():
 
 
 def test_padding_is_never_seen():
-    """Invariant 1, case A33: other rows' lengths (and so the padding) change no log-prob and no gradient beyond rounding."""
+    """Invariant 1, case A33: other rows' lengths, and so the padding, change nothing beyond rounding."""
     model, pairs = tiny(dtype=torch.float64), episodes(groups=1)
     alone = batch_of(pairs, aggregate="constant", constant=10)
     long = [
@@ -163,6 +165,47 @@ def test_padding_is_never_seen():
         _, got, padded = gradient(model, both, kind, LossSection())
         assert relative(got, expected) <= 1e-6  # the models compute norms in float32
         assert torch.allclose(padded[: alone.num_events], logprobs, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["packed", "plain"])
+def test_junk_in_padded_slots_changes_no_bit(kind, monkeypatch):
+    """case A33: other ids in the padding, and NaN in the columns of untrained episodes."""
+    model, pairs = tiny(), episodes(groups=3)
+    value, expected, logprobs = gradient(model, batch_of(pairs), kind, LossSection())
+    monkeypatch.setattr("milepost.executors.FILLER", 17)
+    junk = [(e, Credit(e.id, np.full(e.num_sampled, np.nan), False, True)) for e, _ in episodes(seed=5, groups=1)]
+    junk = [(Episode(EpisodeId("train", 0, "junk", i), "junk", e.turns, DONE), c) for i, (e, c) in enumerate(junk)]
+    again, got, other = gradient(model, batch_of(pairs + junk), kind, LossSection())
+    assert (again, torch.equal(got, expected), torch.equal(other, logprobs)) == (value, True, True)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_sampled_at_half_temperature_the_learner_reads_the_same_log_probs(name):
+    """case F1: temperature .5, fp32: ratio 1 to rounding at every token; untempered scoring would be off by far."""
+    model = tiny(name)
+    engine = LocalEngine(model, frozenset({1}), seed=3)
+    requests = [
+        SampleRequest(EpisodeId("train", 1, f"t{g}", m), 0, np.arange(2, 6 + g), 9) for g in range(3) for m in range(3)
+    ]
+    sampled = engine.sample(requests, SamplingSettings(temperature=0.5))
+    made = []
+    for r, s in zip(requests, sampled):
+        e = Episode(r.episode, r.episode.task_key, (Turn(r.ids, s),), DONE)
+        made.append((e, Credit(e.id, np.ones(e.num_sampled), True, True)))
+    batch = batch_of(made)
+    assert [int(t) for t in batch.token_E] == [int(t) for s in sampled for t in s.ids]
+    for kind in ("packed", "plain"):
+        scored = Executor(model, kind).score(batch)
+        assert np.abs(np.exp(scored - batch.sampler_E) - 1).max() < 1e-3
+    untempered = batch_of([(_at_temperature_one(e), c) for e, c in made])
+    assert np.abs(Executor(model, "plain").score(untempered) - untempered.sampler_E).mean() > 0.05
+
+
+def _at_temperature_one(e):
+    t = e.turns[0]
+    return Episode(
+        e.id, e.group_id, (Turn(t.context_ids, Sampled(t.sampled.ids, t.sampled.logprobs, 1.0, ((0, 0),), "stop")),), DONE
+    )
 
 
 def test_prove_demotes_a_model_whose_attention_ignores_the_tree_mask():
@@ -181,7 +224,7 @@ def test_prove_keeps_packed_where_it_is_exact():
 
 
 def test_head_in_tiles_equals_autograd():
-    """More positions than one tile, shared positions, mixed temperatures, bias: values and gradients of the plain formula."""
+    """More positions than a tile, shared positions, mixed temperatures, bias: values and gradients of the formula."""
     torch.manual_seed(1)
     n, d, events = HEAD_TILE + 37, 5, HEAD_TILE + 90
     hidden = torch.randn(n, d, dtype=torch.float64, requires_grad=True)
