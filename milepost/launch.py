@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ import numpy as np
 
 from milepost.engines.local import LocalEngine
 from milepost.formula import describe
-from milepost.models import Policy, load_model
+from milepost.models import Policy, load_model, load_tokenizer
 from milepost.progress import say
 from milepost.recipe import Recipe
-from milepost.render import check_format, completion_ids, decode, length, prompt_ids, within_limit
+from milepost.render import check_format, completion_ids, decode, length, prompt_ids
 from milepost.reward import Grader
 from milepost.rollout import Codec
 from milepost.stages.session import Session
@@ -41,13 +41,18 @@ def open_session(
     existing = Run.open(resume, write=True) if resume else None
     recipe = existing.recipe if existing else recipe
     with Grader(recipe.reward) as grader:
-        tasks = load_tasks(recipe.tasks, recipe.seed, rows=rows, check=grader.check_gold)
+        # The tokenizer is fetched when the first row is ready to be counted: unreadable rows are told before.
+        tokenizer = lru_cache(maxsize=1)(lambda: load_tokenizer(recipe.model))
+        tasks = load_tasks(
+            recipe.tasks, recipe.seed, rows=rows, check=grader.check_gold,
+            length=lambda task: length(task.prompt, tokenizer(), recipe.tasks),
+        )  # fmt: skip
         tell(str(tasks.report))
         grader.check_columns([*tasks.train, *tasks.validation, *tasks.test])
         policy = load_model(recipe.model)
         tell(f"{policy.name}: {policy.num_parameters / 1e6:.1f} M parameters, {policy.precision}; "
              f"{check_format(policy.tokenizer, recipe.tasks)}")  # fmt: skip
-        tasks = fitting(tasks, policy, recipe, tell)
+        check_context(tasks, policy, recipe)
         sampler = LocalEngine(policy.model, policy.eos_ids, seed=recipe.seed)
         formula = "\n".join(describe(recipe))
         tell(formula)
@@ -94,26 +99,17 @@ def codec_of(policy: Policy, recipe: Recipe) -> Codec:
     )
 
 
-def fitting(tasks: TaskSet, policy: Policy, recipe: Recipe, tell: Any = say) -> TaskSet:
-    """The tasks whose prompts keep the limit, counted in the very ids the policy is sent."""
-    limit = recipe.tasks.max_prompt_tokens
-    kept: dict[str, tuple[Task, ...]] = {}
-    for split in ("train", "validation", "test"):
-        some, dropped = within_limit(getattr(tasks, split), policy.tokenizer, recipe.tasks)
-        kept[split] = tuple(some)
-        if dropped:
-            tell(f"{len(dropped)} {split} tasks dropped: prompts over tasks.max_prompt_tokens = {limit}")
-        if dropped and not some:
-            raise RecipeError(f"tasks.max_prompt_tokens = {limit} drops every {split} task; raise it")
+def check_context(tasks: TaskSet, policy: Policy, recipe: Recipe) -> None:
+    """Refuses a completion budget that the longest prompt would push out of the model's context."""
     config: Any = policy.model.config
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
-    longest = max(length(t.prompt, policy.tokenizer, recipe.tasks) for some in kept.values() for t in some)
+    every = (*tasks.train, *tasks.validation, *tasks.test)
+    longest = max(length(task.prompt, policy.tokenizer, recipe.tasks) for task in every)
     if context and longest + recipe.rollout.max_new_tokens > context:
         raise RecipeError(
-            f"rollout.max_new_tokens = {recipe.rollout.max_new_tokens} and the longest prompt ({longest} tokens) exceed the "
-            f"model's context of {context}; use at most {context - longest}, or a smaller tasks.max_prompt_tokens"
+            f"rollout.max_new_tokens = {recipe.rollout.max_new_tokens} and the longest prompt ({longest} tokens) exceed "
+            f"the model's context of {context}; use at most {context - longest}, or a smaller tasks.max_prompt_tokens"
         )
-    return replace(tasks, train=kept["train"], validation=kept["validation"], test=kept["test"])
 
 
 def facts(policy: Policy) -> dict[str, Any]:

@@ -62,11 +62,8 @@ def load_model(section: ModelSection, *, notify: Callable[[str], None] | None = 
     say = notify or (lambda line: print(line, file=sys.stderr, flush=True))
     device = _device(section.device)
     path, options = _locate(section.path, say)
+    tokenizer = _tokenizer(section.path, path, options)
     with quiet():
-        config = _read(section.path, "a model config", lambda: AutoConfig.from_pretrained(path, **options))
-        _check_config(section.path, config)
-        tokenizer = _read(section.path, "a tokenizer", lambda: AutoTokenizer.from_pretrained(path, **options))
-        _check_tokenizer(section.path, tokenizer, config)
         model = _weights(section.path, path, options)
     model.to(device)
     drop_dropout(model)
@@ -85,6 +82,12 @@ def load_model(section: ModelSection, *, notify: Callable[[str], None] | None = 
                           "limit; set eos_token in its tokenizer_config.json or eos_token_id in config.json")  # fmt: skip
     name = section.path if section.path == EMBEDDED else Path(path).name
     return Policy(model.eval(), tokenizer, eos_ids, masters, num_parameters, name, str(path), precision, device)
+
+
+def load_tokenizer(section: ModelSection, *, notify: Callable[[str], None] | None = None) -> Any:
+    """The tokenizer alone, checked against the model's config: enough to count prompts. Raises RecipeError."""
+    path, options = _locate(section.path, notify or (lambda line: print(line, file=sys.stderr, flush=True)))
+    return _tokenizer(section.path, path, options)
 
 
 def fast_bfloat16(device: str) -> bool:
@@ -176,6 +179,15 @@ def _check_tokenizer(given: str, tokenizer: Any, config: Any) -> None:
     if max(vocabulary.values()) >= rows:
         raise RecipeError(f"model.path = {given!r}: the tokenizer has ids up to {max(vocabulary.values())}, but the model "
                           f"knows only {rows}; give a model and the tokenizer it was trained with")  # fmt: skip
+
+
+def _tokenizer(given: str, path: str, options: Mapping[str, Any]) -> Any:
+    with quiet():
+        config = _read(given, "a model config", lambda: AutoConfig.from_pretrained(path, **options))
+        _check_config(given, config)
+        tokenizer = _read(given, "a tokenizer", lambda: AutoTokenizer.from_pretrained(path, **options))
+        _check_tokenizer(given, tokenizer, config)
+    return tokenizer
 
 
 def _weights(given: str, path: str, options: Mapping[str, Any]) -> Any:

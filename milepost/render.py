@@ -7,14 +7,14 @@ too long is dropped whole and counted, or refused. Text that spells out a specia
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from milepost.recipe import TasksSection
-from milepost.types import DataError, Message, RecipeError, Task
+from milepost.types import DataError, Message, RecipeError
 
 _QUESTION, _PROBE = "?", "milepost"  # a question and an answer, to see what a template does with them
 
@@ -53,19 +53,6 @@ def prompt_ids(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSe
 def length(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSection) -> int:
     """Number of prompt tokens: of the very ids that `prompt_ids` returns, template and system message included."""
     return len(prompt_ids(prompt, tokenizer, section))
-
-
-def within_limit(tasks: Iterable[Task], tokenizer: Any, section: TasksSection) -> tuple[list[Task], list[Task]]:
-    """(kept, dropped) by `section.max_prompt_tokens`: whole tasks, never cut. overlong = "error" raises DataError."""
-    kept: list[Task] = []
-    dropped: list[Task] = []
-    for task in tasks:
-        num_tokens = length(task.prompt, tokenizer, section)
-        if num_tokens > section.max_prompt_tokens and section.overlong == "error":
-            raise DataError(f"task {task.key}: its prompt has {num_tokens} tokens, over tasks.max_prompt_tokens = "
-                            f'{section.max_prompt_tokens}; raise the limit or set tasks.overlong = "drop"')  # fmt: skip
-        (dropped if num_tokens > section.max_prompt_tokens else kept).append(task)
-    return kept, dropped
 
 
 def completion_ids(text: str, tokenizer: Any, section: TasksSection) -> np.ndarray:
