@@ -1,7 +1,7 @@
 """A small paired sweep: one setting's values × seeds, each a run of its own, compared on the same unseen tasks.
 
-What the values share is done once per seed: the warm start is linked into the other runs, and so are the tests of the
-base model and of the warm start. A finished run is never run again, so a sweep that was stopped simply goes on.
+What the values share is done once per seed: the warm start is linked into the other runs, and the evaluations of the
+base model and of the warm start are copied. A finished run is never run again, so a sweep that was stopped simply goes on.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _result(trial: Trial, trials: Sequence[Trial], toml: str, label: str) -> dic
 
 
 def share(session: Session, trial: Trial, trials: Sequence[Trial]) -> None:
-    """Links the warm start of an earlier run of the same seed into this run, and copies the tests both would make."""
+    """Links the warm start of an earlier run of the same seed into this run, and copies the evaluations both would make."""
     for other in trials:
         if other.seed != trial.seed or other == trial or not (other.path / "store.sqlite").is_file():
             continue
@@ -134,7 +134,7 @@ def share(session: Session, trial: Trial, trials: Sequence[Trial]) -> None:
             if same_start and not _link_warm_start(donor, session.run, trial.recipe.sft.steps):
                 continue
             if judgement(trial.recipe) == judgement(other.recipe):
-                _copy_tests(donor, session.run, ("base", "sft") if same_start else ("base",))
+                _copy_evals(donor, session.run, ("base", "sft") if same_start else ("base",))
         return
 
 
@@ -146,7 +146,7 @@ def warm_start(recipe: Recipe) -> str:
 
 
 def judgement(recipe: Recipe) -> str:
-    """Everything the test of given weights depends on."""
+    """Everything the evaluation of given weights depends on."""
     return _canonical(recipe, {"seed", "model", "tasks", "reward", "eval"}) + str(recipe.rollout.max_new_tokens)
 
 
@@ -175,10 +175,10 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _copy_tests(donor: Run, run: Run, stages: Sequence[str]) -> None:
-    have = {stored.phase for stored in run.evals("test")}
-    for stored in donor.evals("test"):
-        if stored.phase in stages and stored.phase not in have:
+def _copy_evals(donor: Run, run: Run, stages: Sequence[str]) -> None:
+    have = {(stored.phase, stored.split) for stored in run.evals()}
+    for stored in donor.evals():
+        if stored.phase in stages and (stored.phase, stored.split) not in have:
             run.add_eval(stored.phase, stored.step, EvalReport.from_json(stored.report))
 
 
