@@ -11,6 +11,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # One thread per test process: two processes of two threads each would only wait for each other.
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 JOBS ?= 2
+# Hypothesis' own profile "ci": the same examples every time, and no deadline that a busy machine could miss.
 
 .PHONY: setup demo test nightly check clean
 
@@ -28,7 +29,7 @@ demo: setup
 	$(BIN)/milepost demo $(ARGS)
 
 test: setup
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=ci $(ARGS)
 
 nightly: setup
 	$(BIN)/python scripts/nightly.py $(ARGS)
