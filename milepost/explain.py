@@ -21,6 +21,7 @@ import numpy as np
 
 from milepost.credit import advantages as credit_advantages
 from milepost.credit import assign, discounted_returns, is_constant, overlong_penalty, standard_deviation
+from milepost.evaluate import pass_at_k
 from milepost.forest import aggregation_weights
 from milepost.formula import describe_advantage, describe_loss
 from milepost.recipe import LossSection, Objective, Recipe, defaults_table, make_recipe
@@ -359,15 +360,6 @@ def explain_returns(rewards: Sequence[float], gamma: float) -> Explanation:
         {"rewards": list(rewards), "gamma": gamma, "discounts": discounts, "returns": returns},
         steps, ("step", "reward", "return", "γ^(t−1)"), rows,
     )  # fmt: skip
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased chance that at least one of k of n samples is right, c being right: 1 − C(n−c, k)/C(n, k) (2107.03374)."""
-    if not 1 <= k <= n:
-        raise RecipeError(f"pass@{k} of {n} samples cannot be estimated; use k from 1 to {n}, or draw more samples")
-    if not 0 <= c <= n:
-        raise RecipeError(f"{c} right answers of {n} samples is impossible; use c from 0 to {n}")
-    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def explain_passk(n: int, c: int, k: int) -> Explanation:

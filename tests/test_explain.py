@@ -273,7 +273,7 @@ def test_every_preset_has_its_formula_in_words(preset):
         ("kl --logp 0.5 --ref -1", "at most 0"),
         ("returns --rewards 0,1 --gamma 1.5", "--gamma"),
         ("returns --rewards 0,none --gamma 1", "not a number"),
-        ("passk --n 4 --c 1 --k 5", "pass@5"),
+        ("passk --n 4 --c 1 --k 5", "k = 5"),
     ],
 )
 def test_bad_input_is_one_sentence_that_names_the_setting(words, names):
