@@ -142,9 +142,8 @@ class Run:
                 ):
                     if text:
                         _write_text(path / name, text)
-                connection = _connect(path, write=True)
-                connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-                run = cls(path, connection, lock)
+                _create_store(path)
+                run = cls(path, _connect(path, write=True), lock)
                 run.set_meta(versions=_versions(), created=time.time(), status="running", **(meta or {}))
         except BaseException:  # an unfinished folder is no run, and would keep its name from the next one
             lock.release()
@@ -478,6 +477,17 @@ def _write_text(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _create_store(path: Path) -> None:
+    """An empty store.sqlite, whole or absent: readers may look in at any moment, and the writer may be killed."""
+    draft = path / ".store.sqlite"
+    connection = sqlite3.connect(draft, isolation_level=None)
+    try:
+        connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    finally:
+        connection.close()
+    os.rename(draft, path / "store.sqlite")
 
 
 def _connect(path: Path, write: bool) -> sqlite3.Connection:

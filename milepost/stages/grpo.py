@@ -90,6 +90,7 @@ class Loop:
 
     def begin(self) -> None:
         """The start: what is measured before any update, and kept for a resumed run."""
+        self.session.sampler.load(self.learner.num_steps)
         if self.has_reference:
             self.reference = Reference(self.session.policy, self.learner)
             save_policy(self.reference_folder, self.learner.masters, self.session.policy)

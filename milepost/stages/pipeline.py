@@ -55,14 +55,15 @@ def run_pipeline(session: Session, *, stages: tuple[str, ...] = ("sft", "grpo", 
 
 def _sft(session: Session) -> None:
     """Trains, resumes, or only loads the warm start; nothing at all once GRPO has checkpoints of its own."""
-    done = _latest(session, "sft")
-    if done is not None and done == _path(session, "sft", session.recipe.sft.steps):
-        if _latest(session, "grpo") is None:
-            load_weights(session.policy, done / "model")
-        return
-    run_sft(session, resume=done)
-    if session.tasks.validation:
-        report = session.evaluate("validation", session.recipe.sft.steps, stage="sft")
+    steps, done = session.recipe.sft.steps, _latest(session, "sft")
+    if done is None or done != _path(session, "sft", steps):
+        run_sft(session, resume=done)
+    elif _latest(session, "grpo") is None:
+        load_weights(session.policy, done / "model")
+        session.sampler.load(steps)
+    # Not part of the training above: a run that ended between its last checkpoint and this still gets it.
+    if session.tasks.validation and not session.run.evals("validation", "sft"):
+        report = session.evaluate("validation", steps, stage="sft")
         readable = "" if report.extractable is None else f", {report.extractable:.1%} with a readable answer"
         say(f"after the warm start: held-out success {report.success:.1%}{readable}")
 
