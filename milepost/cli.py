@@ -25,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MilepostError as error:
         print(f"milepost: {error}", file=sys.stderr)
         return 1 if type(error).__name__ == "RunStopped" else 2
+    except BrokenPipeError:  # the reader of our output, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         if error.errno is None:
             raise
@@ -154,7 +157,7 @@ def run_stages(args: argparse.Namespace) -> int:
 
     recipe, toml = read_recipe(args)
     check_stages(recipe, args.stages)
-    with open_session(recipe, toml=toml) as session, profiled(args.profile):
+    with open_session(recipe, toml=toml, stages=args.stages) as session, profiled(args.profile):
         run_pipeline(session, stages=args.stages)
     return _finished(session.run.path)
 
@@ -166,7 +169,7 @@ def run_resume(args: argparse.Namespace) -> int:
 
     with Run.open(args.folder) as run:
         recipe, stages = run.recipe, tuple(run.meta().get("stages", ("sft", "grpo", "test")))
-    with open_session(recipe, resume=Path(args.folder)) as session:
+    with open_session(recipe, resume=Path(args.folder), stages=stages) as session:
         run_pipeline(session, stages=stages)
     return _finished(session.run.path)
 
@@ -199,7 +202,7 @@ def run_preflight(args: argparse.Namespace) -> int:
 
     recipe, toml = read_recipe(args)
     recipe = recipe.model_copy(update={"name": f"{recipe.name}-preflight"})  # the plain name is for the training run
-    with open_session(recipe, toml=toml) as session:
+    with open_session(recipe, toml=toml, stages=()) as session:
         found = preflight(session, num_tasks=args.tasks)
     print(found.json() if args.json else found.text())
     return 0

@@ -6,14 +6,15 @@ directory appears only when everything else is ready.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from milepost.disk import StoreError
 from milepost.engines.local import LocalEngine
 from milepost.formula import describe
 from milepost.models import Policy, load_model, load_tokenizer
@@ -22,25 +23,27 @@ from milepost.recipe import Recipe
 from milepost.render import check_format, completion_ids, decode, length, prompt_ids
 from milepost.reward import Grader
 from milepost.rollout import Codec
-from milepost.stages.session import Session
+from milepost.stages.session import RunStopped, Session
 from milepost.store import Run
-from milepost.tasks import TaskSet, load_tasks
+from milepost.tasks import TaskOrder, TaskSet, demonstrations, load_tasks
 from milepost.types import RecipeError, Task
 
 
 @contextmanager
 def open_session(
-    recipe: Recipe, *, toml: str = "", rows: Any = None, resume: Path | None = None, quiet: bool = False
-) -> Iterator[Session]:
+    recipe: Recipe, *, toml: str = "", rows: Any = None, resume: Path | None = None, quiet: bool = False,
+    stages: Sequence[str] = ("sft", "grpo"),
+) -> Iterator[Session]:  # fmt: skip
     """A session of a new run, or of the run directory `resume`. On the way out the run's status is set and it is closed.
 
-    `rows` replaces the recipe's sources (the Python API). Raises RecipeError, DataError or StoreError, each with one
-    sentence, before anything is trained.
+    `rows` replaces the recipe's sources (the Python API); `stages` are those the session is for. Raises RecipeError,
+    DataError or StoreError, each with one sentence, before anything is trained.
     """
     tell = (lambda text: None) if quiet else say
-    existing = Run.open(resume, write=True) if resume else None
-    recipe = existing.recipe if existing else recipe
-    with Grader(recipe.reward) as grader:
+    with ExitStack() as stack:
+        existing = stack.enter_context(Run.open(resume, write=True)) if resume else None
+        recipe = existing.recipe if existing else recipe
+        grader = stack.enter_context(Grader(recipe.reward))
         # The tokenizer is fetched when the first row is ready to be counted: unreadable rows are told before.
         tokenizer = lru_cache(maxsize=1)(lambda: load_tokenizer(recipe.model))
         tasks = load_tasks(
@@ -49,6 +52,7 @@ def open_session(
         )  # fmt: skip
         tell(str(tasks.report))
         grader.check_columns([*tasks.train, *tasks.validation, *tasks.test])
+        check_plan(tasks, recipe, stages)
         policy = load_model(recipe.model)
         tell(f"{policy.name}: {policy.num_parameters / 1e6:.1f} M parameters, {policy.precision}; "
              f"{check_format(policy.tokenizer, recipe.tasks)}")  # fmt: skip
@@ -63,6 +67,16 @@ def open_session(
             yield session
 
 
+def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str]) -> None:
+    """Refuses stages that these tasks cannot feed: too few for one batch, demonstrations that cannot be read."""
+    if "grpo" in stages and recipe.grpo.steps:
+        order = TaskOrder(tasks.train, recipe.tasks.order, recipe.seed, tasks.sources)
+        order.take(recipe.rollout.prompts_per_step)
+    if "sft" in stages and recipe.sft.steps:
+        held_out = [*tasks.validation, *tasks.test]
+        demonstrations(recipe.sft, tasks.train, seed=recipe.seed, shape=recipe.tasks, held_out=held_out)
+
+
 @contextmanager
 def closing(run: Run) -> Iterator[None]:
     """Whatever happens inside, the run says how it ended."""
@@ -73,9 +87,13 @@ def closing(run: Run) -> Iterator[None]:
         run.set_status("stopped")
         say(f"stopped; `milepost resume {run.path}` continues")
         raise
+    except RunStopped:  # the finding that stopped it is stored already
+        run.set_status("stopped")
+        raise
     except BaseException as error:
-        run.add_event("error", type(error).__name__, str(error))
-        run.set_status("failed")
+        with suppress(StoreError):  # the full disk that ended the run does not take this either
+            run.add_event("error", type(error).__name__, str(error))
+            run.set_status("failed")
         raise
     else:
         run.set_status("finished")

@@ -182,6 +182,6 @@ def evaluate_recipe(recipe: Recipe, split: str = "validation", *, rows: Sequence
     from milepost.launch import open_session  # torch: `eval --paired` does without
 
     named = recipe.model_copy(update={"name": f"{recipe.name}-eval"})
-    with open_session(named, rows=rows, quiet=True) as session:
+    with open_session(named, rows=rows, quiet=True, stages=()) as session:
         report = session.evaluate(split, 0, stage="base", greedy=True)
         return Evaluation(recipe.model.path, session.run.path, report)
