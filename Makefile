@@ -11,7 +11,6 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # One thread per test process: two processes of two threads each would only wait for each other.
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 JOBS ?= 2
-# Hypothesis' own profile "ci": the same examples every time, and no deadline that a busy machine could miss.
 
 .PHONY: setup demo test nightly check clean
 
@@ -28,6 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/milepost demo $(ARGS)
 
+# Hypothesis' own profile "ci": the same examples every time, and no deadline that a busy machine could miss.
 test: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=ci $(ARGS)
 
