@@ -1,8 +1,8 @@
 """The main job end to end: preflight sample, warm start, GRPO, one test at the end, and (asked for) two controls.
 
-    base model → SFT on a few demonstrations → GRPO → 200 unseen tasks × 4, all under the same sampling noise
-                                             ↘ control-sft: the warm start simply goes on ┐ for the CPU-seconds
-                                             ↘ control-random: GRPO on coin-toss rewards  ┘ that GRPO used
+base model → SFT on a few demonstrations → GRPO → 200 unseen tasks × 4, all under the same sampling noise
+                                         ↘ control-sft: the warm start simply goes on ┐ for the CPU-seconds
+                                         ↘ control-random: GRPO on coin-toss rewards  ┘ that GRPO used
 """
 
 from __future__ import annotations
