@@ -49,8 +49,9 @@ def run_grpo(
         with session.timed("update"):
             credits, reports = loop.update(step, groups, rewards)
         session.sampler.load(loop.learner.num_steps)
-        metrics = loop.measure(step, groups, rewards, credits, reports)
+        metrics, findings = loop.measure(step, groups, rewards, credits, reports)
         session.run.commit_step(step, stage, groups, rewards, credits, metrics)
+        session.find(findings, stage, step)  # may stop the run, whose last step can then be looked at
         loop.after(step, last=step == session.recipe.grpo.steps or loop.cpu_seconds >= cpu_seconds)
         mark_step()
         progress.note(f"reward {metrics.get('reward/mean', float('nan')):.3f}, best held-out {loop.best}")
@@ -160,8 +161,8 @@ class Loop:
 
     def measure(
         self, step: int, groups: Sequence[Group], rewards: Any, credits: Any, reports: Sequence[UpdateReport]
-    ) -> dict[str, float]:
-        """All metrics of the step; runs the canaries and records what they find."""
+    ) -> tuple[dict[str, float], list[Finding]]:
+        """All metrics of the step, and what its canaries found."""
         session, recipe = self.session, self.recipe
         findings, metrics = no_signal_findings(groups, rewards, credits, recipe)
         metrics |= reward_metrics(groups, rewards) | episode_metrics(groups, rewards) | update_metrics(reports)
@@ -174,8 +175,7 @@ class Loop:
         if whole or step == 1:
             findings += [Finding("stop", "verifier", text) for text in session.grader.canary(session.tasks.train)]
         metrics |= self.take_cpu() | session.take_clock() | {"peak_memory_gb": peak_memory_gb(), "kl/beta": self.beta(step)}
-        session.find(findings, self.stage, step)
-        return metrics
+        return metrics, findings
 
     def validate(self, step: int) -> None:
         report = self.session.evaluate("validation", step, stage=self.stage)
