@@ -86,8 +86,10 @@ def test_all(session: Session) -> dict[str, EvalReport]:
             continue
         load_weights(session.policy, folder)
         session.sampler.load(session.sampler.version)
-        say(f"testing {stage}: {len(session.tasks.test)} unseen tasks × {session.recipe.eval.test_samples}, and greedily")
-        reports[stage] = session.evaluate("test", step, stage=stage)
+        # Once is enough for a base model that only shows where the warm start came from.
+        samples = 1 if stage == "base" and session.recipe.sft.steps else session.recipe.eval.test_samples
+        say(f"testing {stage}: {len(session.tasks.test)} unseen tasks × {samples}, and greedily")
+        reports[stage] = session.evaluate("test", step, stage=stage, samples=samples)
         say(f"{stage}: {reports[stage].success:.1%} sampled, {reports[stage].greedy or 0:.1%} greedy")
     return reports
 

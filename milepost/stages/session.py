@@ -79,10 +79,10 @@ class Session:
             settings=settings,
         )
 
-    def evaluate(self, split: str, step: int, *, stage: str, greedy: bool | None = None) -> EvalReport:
+    def evaluate(self, split: str, step: int, *, stage: str, greedy: bool | None = None, samples: int = 0) -> EvalReport:
         """Held-out success of the current weights, stored with its episodes as an evaluation of `stage` after `step`.
 
-        `greedy` asks for greedy success too; by default the test does.
+        `greedy` asks for greedy success too; by default the test does. `samples` overrides the recipe's.
         """
         test, section = split == "test", self.recipe.eval
         seen: dict[bool, tuple[Any, Any]] = {}
@@ -95,7 +95,7 @@ class Session:
                 ),
                 self.grader.score,
                 split=split,
-                samples=section.test_samples if test else section.samples,
+                samples=samples or (section.test_samples if test else section.samples),
                 greedy=test if greedy is None else greedy,
                 step=step,
                 settings={
