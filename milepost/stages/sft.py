@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,8 @@ def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft",
     if resume:
         start = session.load(resume, learner)["step"]
         session.run.truncate_after(start, stage)
-    began, last = time.process_time(), 10**9 if cpu_seconds else section.steps
-    progress = Progress(range(start + 1, last + 1), stage.upper(), None if cpu_seconds else last - start)
+    began, last = time.process_time(), section.steps
+    progress = Progress(count(start + 1) if cpu_seconds else range(start + 1, last + 1), stage.upper())
     for step in progress:
         with session.timed("update"):
             report = learner.update(batch_at(session, examples, step - 1), CROSS_ENTROPY)
