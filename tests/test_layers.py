@@ -1,0 +1,86 @@
+"""Imports point down the list of layers in docs/design.md, and cheap modules load nothing heavy."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "milepost"
+
+# A module may import from layers above its own, and within its layer from modules named before it.
+LAYERS = [
+    ["types"],
+    ["recipe", "streams", "families", "sources", "shape", "tasks", "worker_main", "scorers", "workers", "reward_checks",
+     "reward", "credit", "forest", "loss", "formula"],
+    ["disk", "rows", "charts", "progress", "profile", "tune"],
+    ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary"],
+    ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.local", "executors", "rollout", "learner",
+     "cost", "meter"],
+    ["evaluate"],
+    ["stages.session", "stages.sft", "stages.grpo", "stages.pipeline", "health.preflight"],
+    ["launch"],
+    ["stages.compare", "stages.sweep"],
+    ["report", "bench", "info", "init", "explain", "demo"],
+    ["cli"],
+]  # fmt: skip
+ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
+TORCH_FREE = [
+    "types", "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
+    "health.canary", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "cli",
+]  # fmt: skip
+
+
+def modules():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if not name.endswith("__init__"):
+            yield name, path
+
+
+def imported(path: Path, only_top: bool = False) -> set[str]:
+    """Milepost's own modules that a file imports; `only_top` leaves out imports inside functions."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = set()
+    for node in tree.body if only_top else ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "milepost":
+            base = node.module.removeprefix("milepost").lstrip(".")
+            for alias in node.names:
+                full = f"{base}.{alias.name}".lstrip(".")
+                found.add(full if full in ORDER else base)
+        elif isinstance(node, ast.Import):
+            found |= {a.name.removeprefix("milepost.") for a in node.names if a.name.startswith("milepost.")}
+    return found - {""}
+
+
+def test_every_module_has_a_layer_and_every_layer_exists():
+    assert {name for name, _ in modules()} == set(ORDER)
+
+
+@pytest.mark.parametrize("name", list(ORDER))
+def test_imports_point_down(name):
+    path = PACKAGE / f"{name.replace('.', '/')}.py"
+    upward = {target for target in imported(path, only_top=True) if ORDER[target] >= ORDER[name]}
+    assert not upward, f"{name} imports {upward}, which stand at or above it"
+
+
+def test_the_design_page_names_every_module():
+    page = (PACKAGE.parent / "docs/design.md").read_text(encoding="utf-8")
+    missing = [name for name, _ in modules() if name.split(".")[-1] not in page]
+    assert not missing
+
+
+def loaded(code: str) -> str:
+    script = f"{code}\nimport sys; print([m for m in ('torch', 'transformers', 'ray', 'vllm') if m in sys.modules])"
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("name", TORCH_FREE)
+def test_cheap_modules_stay_cheap(name):
+    assert loaded(f"import milepost.{name}") == "[]"
+
+
+def test_help_loads_nothing_heavy():
+    code = "import milepost.cli\ntry: milepost.cli.main(['--help'])\nexcept SystemExit: pass"
+    assert loaded(code).splitlines()[-1] == "[]"
