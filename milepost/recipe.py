@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from milepost.types import RecipeError
 
@@ -26,8 +27,24 @@ def setting(default: Any, why: str, *, seeds: str = "", symptom: str = "", **lim
     return Field(default, description=why, json_schema_extra=extra, **limits)
 
 
+MAX_INTEGER = 2**53
+"""No setting counts further; beyond it, floats and array sizes stop being exact."""
+
+
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Python takes true for 1 and has integers of any size; a setting has not."""
+        kinds = (cls.model_fields[info.field_name or ""].annotation,)
+        kinds = get_args(kinds[0]) or kinds
+        if isinstance(value, bool) and bool not in kinds and {int, float} & set(kinds):
+            raise PydanticCustomError("number", "a number is needed")
+        if isinstance(value, int) and abs(value) > MAX_INTEGER:
+            raise PydanticCustomError("too_large", "the number is too large to be meant")
+        return value
 
 
 class ModelSection(Section):
@@ -188,7 +205,7 @@ class KlSection(Section):
     )
     estimator: Literal["k1", "k2", "k3", "k3_ratio"] = setting("k2", "k2 and k3_ratio have the gradient of KL(π‖ref)")
     place: Literal["loss", "reward"] = setting("loss", "k1 belongs in the reward, the others in the loss")
-    beta_end: float | None = setting(None, "linear schedule from beta to beta_end over the run; none: constant")
+    beta_end: float | None = setting(None, "linear schedule from beta to beta_end over the run; none: constant", ge=0)
 
     @model_validator(mode="after")
     def _check(self) -> KlSection:
@@ -236,6 +253,12 @@ class OptimizerSection(Section):
     grad_clip: float = setting(1.0, "largest gradient norm", gt=0)
     warmup_steps: int = setting(0, "linear warm-up", ge=0)
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "after warm-up")
+
+    @model_validator(mode="after")
+    def _check(self) -> OptimizerSection:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"optimizer.betas = {list(self.betas)}: both must lie in [0, 1); [0.9, 0.95] works")
+        return self
 
 
 class UpdateSection(Section):
@@ -374,7 +397,7 @@ def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recip
     values: dict[str, Any] = {}
     if path is not None:
         try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise RecipeError(f"recipe {path}: {error.strerror or error}; `milepost init` writes one") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -386,9 +409,9 @@ def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recip
 
 def make_recipe(values: Mapping[str, Any]) -> Recipe:
     """Validates a nested mapping. The preset is expanded beneath the user's own keys."""
-    merged = json.loads(json.dumps(values))
+    merged = json.loads(json.dumps(values, default=str))  # a date in TOML is the text it was written as
     preset = merged.get("preset", "")
-    for section, defaults in PRESETS.get(preset, {}).items():
+    for section, defaults in PRESETS.get(preset if isinstance(preset, str) else "", {}).items():
         own = merged.setdefault(section, {})
         if isinstance(own, dict):
             merged[section] = {**defaults, **own}
@@ -400,49 +423,105 @@ def make_recipe(values: Mapping[str, Any]) -> Recipe:
 
 def _apply_override(values: dict[str, Any], override: str) -> None:
     key, found, text = override.partition("=")
-    if not found or not key.strip():
+    key = key.strip()
+    if not found or not all(key.split(".")):
         raise RecipeError(f"override {override!r} must look like section.key=value, for example grpo.steps=20")
-    try:
-        value = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    *sections, last = key.strip().split(".")
+    *sections, last = key.split(".")
     node: Any = values
     for part in sections:
         node = node.setdefault(part, {}) if isinstance(node, dict) else _item(node, part, key)
     if isinstance(node, list):
-        node[int(last)] = value
+        _item(node, last, key)
+        node[int(last)] = _override_value(key, text)
     elif isinstance(node, dict):
-        node[last] = value
+        node[last] = _override_value(key, text)
     else:
         raise RecipeError(f"override {key}: {sections[-1]} is a value, not a section")
 
 
+def _override_value(key: str, text: str) -> Any:
+    """TOML where the text is one TOML value and the setting is no text, else the text itself."""
+    try:
+        parsed = tomllib.loads(f"v = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    kinds = {k: f.annotation for k, f in iter_settings()}
+    is_text = kinds.get(_no_index(key)) is str and not isinstance(parsed["v"], str)  # name=7, name=2026-01-01
+    return text if is_text or len(parsed) > 1 else parsed["v"]
+
+
 def _item(node: Any, part: str, key: str) -> Any:
-    if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+    if not isinstance(node, list):
+        raise RecipeError(f"override {key}: there is no {part!r} to set")
+    if part.isdecimal() and int(part) < len(node):
         return node[int(part)]
-    raise RecipeError(f"override {key}: there is no {part!r} to set")
+    there = (
+        f"entries are numbered 0 to {len(node) - 1}" if len(node) > 1 else "only entry 0 exists" if node else "none exists"
+    )
+    raise RecipeError(f"override {key}: there is no entry {part!r} to set; {there}")
 
 
 def _sentence(error: ValidationError) -> str:
     """The first problem, as a sentence that names the key and something that works."""
     problem = error.errors()[0]
     where = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        known = sorted(key for key, _ in iter_settings())
-        near = difflib.get_close_matches(where, known, n=1, cutoff=0.5)
-        if not near:
-            last = {k.split(".")[-1]: k for k in known}
-            near = [last[m] for m in difflib.get_close_matches(where.split(".")[-1], list(last), n=1)]
-        hint = f"did you mean {near[0]}?" if near else "`milepost explain defaults` lists every key"
-        return f"{where} is not a setting; {hint}"
+    given, kind = problem.get("input"), problem["type"]
+    settings = dict(iter_settings())
+    if kind == "extra_forbidden":
+        return _unknown(where, given, settings)
     message = problem["msg"].removeprefix("Value error, ")
-    if not where or problem["type"] == "value_error":
+    if not where or kind == "value_error":
         return message
-    given = problem.get("input")
-    default = dict((k, f.get_default(call_default_factory=True)) for k, f in iter_settings()).get(_no_index(where))
-    works = f"; the default {default!r} works" if default not in (None, "", [], {}) else ""
-    return f"{where} = {given!r}: {message[0].lower() + message[1:]}{works}"
+    if kind in ("missing", "tuple_type", "too_long") and where not in settings:
+        where = next((k for k in (_no_index(where), where) if k in settings), where)
+    known = settings.get(_no_index(where))
+    if kind == "missing" and known is not None and known.is_required():
+        return f"{where} is missing; it says: {known.description}"
+    default = known.get_default(call_default_factory=True) if known is not None else None
+    works = f"; the default {_as_toml(default)} works" if default not in (None, "", [], {}) else ""
+    if kind in ("model_type", "dict_type"):
+        works, message = "", "a section with keys of its own is needed" + _example(_no_index(where), settings)
+    elif kind == "list_type":
+        works, message = "", f"a list is needed; in the file, each entry is a table [[{where}]]"
+    elif kind in ("missing", "tuple_type", "too_long"):
+        message = "two numbers are needed"
+    else:
+        message = _PLAIN.get(kind, message)
+    shown = repr(given) if len(repr(given)) <= 120 else repr(given)[:119] + "…"
+    return f"{where} = {shown}: {message[0].lower() + message[1:]}{works}"
+
+
+_PLAIN = {
+    "int_parsing": "a whole number is needed",
+    "int_from_float": "a whole number is needed",
+    "int_type": "a whole number is needed",
+    "float_parsing": "a number is needed",
+    "float_type": "a number is needed",
+    "finite_number": "a finite number is needed",
+    "bool_parsing": "true or false is needed",
+    "bool_type": "true or false is needed",
+    "string_type": "a text is needed",
+}
+
+
+def _unknown(where: str, given: Any, settings: Mapping[str, Any]) -> str:
+    sections = {key.rpartition(".")[0] for key in settings}
+    of_its_kind = sections if isinstance(given, dict) else set(settings) - sections
+    near = difflib.get_close_matches(_no_index(where), sorted(of_its_kind), n=1, cutoff=0.5)
+    if not near and not isinstance(given, dict):
+        last = {k.split(".")[-1]: k for k in sorted(settings)}
+        near = [last[m] for m in difflib.get_close_matches(where.split(".")[-1], list(last), n=1)]
+    hint = f"did you mean {near[0]}?" if near else "`milepost explain defaults` lists every key"
+    return f"{where} is not a {'section' if isinstance(given, dict) else 'setting'}; {hint}"
+
+
+def _example(section: str, settings: Mapping[str, Any]) -> str:
+    inside = next((key for key in settings if key.startswith(f"{section}.")), "")
+    return f", for example {inside}" if inside else ""
+
+
+def _as_toml(value: Any) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
 def _no_index(where: str) -> str:

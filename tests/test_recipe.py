@@ -1,0 +1,95 @@
+"""Reading a recipe: every mistake is one sentence that names the key and something that works."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from milepost.recipe import load_recipe, make_recipe
+from milepost.types import RecipeError
+
+FILE = """
+[[tasks.sources]]
+path = "tasks.jsonl"
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(FILE, encoding="utf-8")
+    return lambda *overrides: load_recipe(path, overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("grpo.steps", "must look like section.key=value"),
+        ("=3", "must look like section.key=value"),
+        ("grpo..steps=3", "must look like section.key=value"),
+        (".steps=3", "must look like section.key=value"),
+        ("grpo.steps.x=3", "grpo.steps = "),
+        ("tasks.sources.7=1", "override tasks.sources.7: there is no entry '7' to set; only entry 0 exists"),
+        ("tasks.sources.x=1", "override tasks.sources.x: there is no entry 'x'"),
+        ("tasks.sources.-1.size=1", "there is no entry '-1'"),
+        ("tasks.sources=3", "tasks.sources = 3: a list is needed; in the file, each entry is a table [[tasks.sources]]"),
+        ("grpo=3", "grpo = 3: a section with keys of its own is needed, for example grpo.steps"),
+        ("grop.steps=3", "grop is not a section; did you mean grpo?"),
+        ("grpo.step=3", "grpo.step is not a setting; did you mean grpo.steps?"),
+        ("tasks.sources.0.foo=1", "tasks.sources.0.foo is not a setting"),
+        ("grpo.steps=abc", "grpo.steps = 'abc': a whole number is needed; the default 0 works"),
+        ("grpo.steps=1.5", "grpo.steps = 1.5: a whole number is needed"),
+        ("grpo.steps=true", "grpo.steps = True: a number is needed"),
+        ("rollout.temperature=false", "rollout.temperature = False: a number is needed"),
+        (f"grpo.steps={10**20}", "the number is too large to be meant"),
+        ("preset=[1]", "preset = [1]: input should be"),
+        ("preset={a=1}", "preset = {'a': 1}: input should be"),
+        ("preset=grpo\nseed=1", r"preset = 'grpo\nseed=1': input should be"),
+        ("kl.beta_end=-1", "kl.beta_end = -1"),
+        ("optimizer.betas=[1]", "optimizer.betas = [1]: two numbers are needed; the default [0.9, 0.95] works"),
+        ("optimizer.betas=[0.9,1.0]", "optimizer.betas = [0.9, 1.0]: both must lie in [0, 1)"),
+        ("optimizer.betas=[-1,0.5]", "optimizer.betas = [-1.0, 0.5]: both must lie in [0, 1)"),
+    ],
+)
+def test_a_bad_override_is_one_sentence(load, override, sentence):
+    with pytest.raises(RecipeError) as caught:
+        load(override)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+@pytest.mark.parametrize(
+    "key",
+    ["rollout.temperature", "optimizer.lr", "optimizer.eps", "kl.beta", "reward.timeout_seconds", "reward.success_at"],
+)
+def test_numbers_are_finite(load, key, value):
+    with pytest.raises(RecipeError, match=rf"^{key} = {value}: "):
+        load(f"{key}={value}")
+
+
+@pytest.mark.parametrize("text", ["7", "1.50", "2026-01-01", "12:30:00", "true", "[a]"])
+def test_an_override_of_a_text_is_the_text(load, text):
+    assert load(f"name={text}").name == text
+
+
+def test_an_override_is_a_toml_value_elsewhere(load):
+    assert load("seed=4 # four").seed == 4
+    assert load("name='quoted'").name == "quoted"
+    assert load("tasks.sources.0.params={level=2}").tasks.sources[0].params == {"level": 2}
+
+
+def test_a_date_in_the_file_is_its_text():
+    assert make_recipe(tomllib.loads("name = 2026-01-01")).name == "2026-01-01"
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(b'\xef\xbb\xbfname = "marked"\r\nseed = 3\r\n')
+    assert (load_recipe(path).name, load_recipe(path).seed) == ("marked", 3)
+
+
+def test_a_missing_required_key_is_named():
+    with pytest.raises(RecipeError, match=r"reward\.functions.*name is missing"):
+        make_recipe({"reward": {"functions": [{"weight": 1.0}]}})
