@@ -114,14 +114,16 @@ def test_bfloat16_copy_computes_what_transformers_would_and_masters_keep_float32
     )
 
 
-def test_auto_precision_is_bfloat16_from_20_million_parameters_on(tmp_path):
+@pytest.mark.parametrize(("native", "expected"), [(True, "bfloat16"), (False, "float32")])
+def test_auto_precision_is_bfloat16_for_20_million_parameters_where_it_is_native(tmp_path, monkeypatch, native, expected):
+    monkeypatch.setattr("milepost.models.fast_bfloat16", lambda device: native)
     config = LlamaConfig(**{**SHAPE, "vocab_size": 1_250_000, "num_hidden_layers": 1}, tie_word_embeddings=True)
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(tmp_path / "m")  # 1.25 M rows × 16 = 20 M, and a layer
     TOKENIZER.save_pretrained(tmp_path / "m")
     policy = load(tmp_path / "m")
     assert policy.num_parameters > 20_000_000
-    assert policy.precision == "bfloat16"
+    assert policy.precision == expected
 
 
 def test_dropout_is_off_even_in_train_mode_and_the_config_keeps_its_values(tmp_path):

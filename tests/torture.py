@@ -48,6 +48,7 @@ def _command(argv: list[str], log: str, at: At | None, threads: int) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell inherit it as ignored
     if at:
         _arm(*at)
     from milepost.cli import main
