@@ -136,6 +136,11 @@ class RolloutSection(Section):
                 "rollout.top_p, top_k and min_p cut the support of sampling, which biases the ratio while "
                 "training; leave them off (1.0, 0, 0.0) and set them under [eval] only"
             )
+        if self.truncated != "soft" and self.soft_buffer:
+            raise ValueError(
+                f"rollout.soft_buffer = {self.soft_buffer} does nothing while rollout.truncated = "
+                f'"{self.truncated}"; set rollout.truncated = "soft" or remove it'
+            )
         if self.truncated == "soft" and not 0 < self.soft_buffer <= self.max_new_tokens:
             raise ValueError(
                 f"rollout.soft_buffer = {self.soft_buffer} must lie between 1 and max_new_tokens = "

@@ -47,6 +47,7 @@ def load(tmp_path):
         ("preset={a=1}", "preset = {'a': 1}: input should be"),
         ("preset=grpo\nseed=1", r"preset = 'grpo\nseed=1': input should be"),
         ("kl.beta_end=-1", "kl.beta_end = -1"),
+        ("rollout.soft_buffer=3", 'rollout.soft_buffer = 3 does nothing while rollout.truncated = "keep_baseline"'),
         ("optimizer.betas=[1]", "optimizer.betas = [1]: two numbers are needed; the default [0.9, 0.95] works"),
         ("optimizer.betas=[0.9,1.0]", "optimizer.betas = [0.9, 1.0]: both must lie in [0, 1)"),
         ("optimizer.betas=[-1,0.5]", "optimizer.betas = [-1.0, 0.5]: both must lie in [0, 1)"),
