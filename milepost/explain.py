@@ -431,7 +431,7 @@ def numbers(option: str, text: str | None, *, blank: bool = False) -> list[Any] 
     """Comma-separated numbers; with `blank` the word none stands for a missing one."""
     if text is None:
         return None
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = [part.strip() for part in text.split(",")] if text.strip(" ,") else []
     result: list[Any] = []
     for part in parts:
         if blank and part.lower() == "none":

@@ -274,6 +274,8 @@ def test_every_preset_has_its_formula_in_words(preset):
         ("returns --rewards 0,1 --gamma 1.5", "--gamma"),
         ("returns --rewards 0,none --gamma 1", "not a number"),
         ("passk --n 4 --c 1 --k 5", "k = 5"),
+        ("advantage --rewards 1,,0", "--rewards '1,,0': '' is not a number"),
+        ("advantage --rewards 1,0,", "--rewards '1,0,': '' is not a number"),
     ],
 )
 def test_bad_input_is_one_sentence_that_names_the_setting(words, names):
