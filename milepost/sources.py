@@ -112,7 +112,7 @@ def _parse_line(raw: bytes, name: str, line: int) -> dict[str, Any] | BadRow | N
         row = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         return BadRow(name, line, "not JSON", f"not UTF-8 at byte {error.start}")
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # not JSON, a number of thousands of digits, nested too deeply
         return BadRow(name, line, "not JSON", _short(raw.decode("utf-8").strip()))
     return row if isinstance(row, dict) else BadRow(name, line, "not an object", _short(json.dumps(row)))
 

@@ -107,6 +107,16 @@ def test_bytes_that_are_no_utf8_spoil_one_line_and_a_byte_order_mark_none(tmp_pa
     assert report.num_usable == 1
 
 
+@pytest.mark.parametrize("value", ["9" * 6000, "[" * 100_000 + "]" * 100_000])
+def test_json_that_python_will_not_read_spoils_one_line(tmp_path: Path, value: str) -> None:
+    source = jsonl(tmp_path / "rows.jsonl", numbered(4))
+    with open(source.path, "a", encoding="utf-8") as file:
+        file.write(f'{{"prompt": "q", "answer": {value}}}\n')
+    report = load_tasks(section(sources=[source], validation=0, test=0), 0).report
+    assert [(row.line, row.cause) for row in report.bad] == [(5, "not JSON")]
+    assert report.num_usable == 4
+
+
 def test_a_missing_column_is_named_with_the_columns_there_are() -> None:  # case J6
     with pytest.raises(DataError, match=r"'prompt'.*columns question, answer; set tasks.prompt_column = \"question\""):
         load([{"question": "q", "answer": "a"}])
