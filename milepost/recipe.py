@@ -36,14 +36,16 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _is_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Python takes true for 1 and has integers of any size; a setting has not."""
+    def _is_sane(cls, value: Any, info: ValidationInfo) -> Any:
+        """Python takes true for 1, and knows integers of any size and NUL in texts; settings and file names do not."""
         kinds = (cls.model_fields[info.field_name or ""].annotation,)
         kinds = get_args(kinds[0]) or kinds
         if isinstance(value, bool) and bool not in kinds and {int, float} & set(kinds):
             raise PydanticCustomError("number", "a number is needed")
         if isinstance(value, int) and abs(value) > MAX_INTEGER:
             raise PydanticCustomError("too_large", "the number is too large to be meant")
+        if isinstance(value, str) and "\0" in value:
+            raise PydanticCustomError("nul", "a text without NUL is needed")
         return value
 
 

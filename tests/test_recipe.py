@@ -94,3 +94,9 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
 def test_a_missing_required_key_is_named():
     with pytest.raises(RecipeError, match=r"reward\.functions.*name is missing"):
         make_recipe({"reward": {"functions": [{"weight": 1.0}]}})
+
+
+@pytest.mark.parametrize("key", ["name", "out", "model.path", "sft.demonstrations", "tasks.sources.0.path"])
+def test_no_text_holds_nul(load, key):
+    with pytest.raises(RecipeError, match=rf"^{key} = 'a\\x00': a text without NUL is needed"):
+        load(f"{key}=a\0")
