@@ -53,6 +53,8 @@ def open_session(
         tell(str(tasks.report))
         grader.check_columns([*tasks.train, *tasks.validation, *tasks.test])
         check_plan(tasks, recipe, stages)
+        # A function that breaks the contract is told now, and not when the model is loaded and has sampled.
+        grader.score_texts(tasks.train[0], [str(tasks.train[0].answer)] * 2)
         policy = load_model(recipe.model)
         tell(f"{policy.name}: {policy.num_parameters / 1e6:.1f} M parameters, {policy.precision}; "
              f"{check_format(policy.tokenizer, recipe.tasks)}")  # fmt: skip

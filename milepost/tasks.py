@@ -121,7 +121,13 @@ def load_tasks(
         notes=tuple(source.note for source in held if source.note),
     )  # fmt: skip
     if not report.num_usable:
-        raise DataError(f"no usable task: {' '.join(str(report).split())}; every row needs a prompt and a gold answer")
+        long = "over-long" in report.counts
+        hint = (
+            f"raise tasks.max_prompt_tokens = {section.max_prompt_tokens}"
+            if long
+            else "every row needs a prompt and a gold answer"
+        )
+        raise DataError(f"no usable task: {' '.join(str(report).split())}; {hint}")
     splits, notes = _split(found, section, seed, weights, str(report))
     report = replace(report, splits={name: len(splits[name]) for name in SPLITS}, notes=report.notes + notes)
     return TaskSet(**{name: tuple(splits[name]) for name in SPLITS}, report=report, sources=weights)

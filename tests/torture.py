@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import resource
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,9 +33,12 @@ class At(NamedTuple):
     signum: int = signal.SIGKILL
 
 
-def command(argv: Sequence[str], log: Path, at: At | None = None, threads: int = 1) -> int:
-    """`milepost` with these arguments; its exit code, negative for the signal that ended it."""
-    process = _context.Process(target=_command, args=(list(argv), str(log), at, threads))
+def command(argv: Sequence[str], log: Path, at: At | None = None, *, file_bytes: int = 0) -> int:
+    """`milepost` with these arguments; its exit code, negative for the signal that ended it.
+
+    `file_bytes`: no file may grow beyond it, as on a disk that is full.
+    """
+    process = _context.Process(target=_command, args=(list(argv), str(log), at, file_bytes))
     process.start()
     process.join(timeout=300)
     if process.exitcode is None:
@@ -43,11 +47,13 @@ def command(argv: Sequence[str], log: Path, at: At | None = None, threads: int =
     return process.exitcode
 
 
-def _command(argv: list[str], log: str, at: At | None, threads: int) -> None:
+def _command(argv: list[str], log: str, at: At | None, file_bytes: int) -> None:
     with open(log, "a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
+    if file_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell inherit it as ignored
     if at:
         _arm(*at)
@@ -94,7 +100,7 @@ def contents(folder: Path) -> dict[str, Any]:
                 for e in (s.episode,)
             ],
             "evals": [(e.phase, e.step, e.split, e.report) for e in run.evals()],
-            "events": [(e.phase, e.step, e.level, e.kind, e.message) for e in run.events()],
+            "events": [(e.phase, e.step, e.level, e.kind, e.message) for e in run.events() if e.step is not None],
         }  # fmt: skip
     found["episodes"].sort(key=lambda row: row[:4])
     found["evals"].sort(key=lambda row: row[:3])
