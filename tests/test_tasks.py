@@ -517,3 +517,14 @@ def test_tasks_load_without_torch() -> None:
     code = f"import sys, milepost.tasks; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_answers_shared_by_training_and_test_are_told():
+    """Different prompts with the same few answers can be learnt by heart: 5 sentences, each shuffled 40 ways."""
+    rows = [{"prompt": f"order {i}", "answer": f"sentence {i % 5}"} for i in range(200)]
+    report = load_tasks(TasksSection(validation=0, test=20), 0, rows=rows).report
+    assert any(
+        "20 of 20 test tasks have an answer that training tasks have too (there are 5 different" in n for n in report.notes
+    )
+    own = [{"prompt": f"order {i}", "answer": f"sentence {i}"} for i in range(200)]
+    assert load_tasks(TasksSection(validation=0, test=20), 0, rows=own).report.notes == ()
