@@ -98,7 +98,7 @@ class Shape:
         if context and self.prompt_tokens + self.completion_tokens > context:
             raise RecipeError(
                 f"bench step: --prompt-tokens {self.prompt_tokens} and --completion-tokens {self.completion_tokens} exceed "
-                f"the model's context of {context}; use at most {context - self.prompt_tokens} completion tokens"
+                f"the model's context of {context}; use at most {context} tokens in all"
             )
 
 

@@ -126,9 +126,11 @@ def check_context(tasks: TaskSet, policy: Policy, recipe: Recipe) -> None:
     every = (*tasks.train, *tasks.validation, *tasks.test)
     longest = max(length(task.prompt, policy.tokenizer, recipe.tasks) for task in every)
     if context and longest + recipe.rollout.max_new_tokens > context:
+        room = context - longest
+        works = f"use at most {room}, or a smaller" if room > 0 else f"set at most {context // 2} for both it and"
         raise RecipeError(
             f"rollout.max_new_tokens = {recipe.rollout.max_new_tokens} and the longest prompt ({longest} tokens) exceed "
-            f"the model's context of {context}; use at most {context - longest}, or a smaller tasks.max_prompt_tokens"
+            f"the model's context of {context}; {works} tasks.max_prompt_tokens"
         )
 
 

@@ -456,8 +456,8 @@ class Run:
 
 
 def _new_folder(root: Path, name: str) -> Path:
-    if not name or name in (".", "..") or "/" in name or "\0" in name:
-        raise RecipeError(f'name = {name!r} must be a plain folder name; "run" works')
+    if not name or name in (".", "..") or "/" in name or "\0" in name or len(name.encode()) > 200:
+        raise RecipeError(f'name = {name[:40]!r} must be a plain folder name of at most 200 bytes; "run" works')
     try:
         root.mkdir(parents=True, exist_ok=True)
         for number in range(1, 100_000):

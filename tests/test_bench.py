@@ -99,7 +99,7 @@ def test_one_sampled_token_needs_no_decoding(folder):
 @pytest.mark.parametrize(
     ("sizes", "names"),
     [((0, 8, 8, 8), "--prompts 0"), ((1, 1, 8, 8), "--group 1"), ((1, 2, 0, 8), "--prompt-tokens 0"),
-     ((1, 2, 8, 0), "--completion-tokens 0"), ((1, 2, 2000, 60), "at most 48 completion tokens"),
+     ((1, 2, 8, 0), "--completion-tokens 0"), ((1, 2, 2000, 60), "at most 2048 tokens in all"),
      ((97, 2, 8, 8), "--prompts 97")],
 )  # fmt: skip
 def test_impossible_sizes_are_refused_in_a_sentence(folder, sizes, names):
