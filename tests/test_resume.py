@@ -65,7 +65,8 @@ def test_killed_in_every_phase(tmp_path, warm):
     """In the warm start and around its checkpoint; while sampling, updating, storing, saving, testing."""
     points = [
         At(UPDATE, 3),  # the third step of SFT: no checkpoint yet
-        At(PLACE, 1),  # SFT's checkpoint is written but has no name
+        At(PLACE, 1),  # its checkpoint of step 3 is written but has no name
+        At(UPDATE, 4),  # that checkpoint stands; its moments and schedule are needed
         At(EVAL, 1),  # after SFT's checkpoint, before its validation is stored
         At(PANEL, 1),  # GRPO has not saved anything
         At(DRAW, 60),  # sampling
