@@ -163,8 +163,8 @@ def test_peak_memory_belongs_to_its_stage():
     with clock("small"):
         pass
     with clock("large"):
-        len(b"x" * 100_000_000)
-    assert clock.costs["large"].peak_mb - clock.costs["small"].peak_mb > 80
+        len(b"x" * 400_000_000)  # well above what freed heap could serve without growing
+    assert clock.costs["large"].peak_mb - clock.costs["small"].peak_mb > 200
 
 
 def test_tensor_memory_counts_storages_once():

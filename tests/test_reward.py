@@ -470,7 +470,6 @@ def test_the_nesting_is_kept_for_uneven_and_empty_groups():
         ([{"name": "numeric", "params": {"tolerance": 1}}], {}, "it takes rel_tol, abs_tol"),
         ([{"name": "numeric", "params": {"abs_tol": -1}}], {}, "must be a number ≥ 0"),
         ([{"name": "exact", "params": {"case_sensitive": "no"}}], {}, "must be true or false"),
-        ([{"name": "exact", "weight": float("nan")}], {}, "must be a finite number"),
         (["no/such/file.py:f"], {}, "there is no file"),
         (["no_such_module_x:f"], {}, "there is no module 'no_such_module_x'"),
         (["os:getpidd"], {}, "did you mean getpid"),
