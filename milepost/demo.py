@@ -27,7 +27,7 @@ PREFLIGHT_TASKS = 16
 
 
 def demo(overrides: Sequence[str], *, controls: bool) -> int:
-    """Runs the demo (and the controls) and prints what was learned. Returns 0 if the standard bar was met, else 1."""
+    """Runs the demo (and the controls) and prints what was learned. Returns 0: a bar that was not met is a result too."""
     recipe = load_recipe(RECIPE, overrides)
     with open_session(recipe, toml=RECIPE.read_text(encoding="utf-8")) as session:
         say("preflight: what the base model does with these tasks")
@@ -35,7 +35,8 @@ def demo(overrides: Sequence[str], *, controls: bool) -> int:
         reports = run_pipeline(session)
         if controls:
             reports |= run_controls(session)
-    return tell(session.run.path, reports)
+    tell(session.run.path, reports)
+    return 0
 
 
 def run_controls(session: Session) -> dict[str, EvalReport]:
@@ -59,7 +60,7 @@ def run_controls(session: Session) -> dict[str, EvalReport]:
     return reports
 
 
-def tell(run: Path, reports: dict[str, EvalReport]) -> int:
+def tell(run: Path, reports: dict[str, EvalReport]) -> None:
     """The table, the verdict, where things are, what to try next."""
     controls = [report for stage, report in reports.items() if stage.startswith("control")]
     best = max(controls, key=lambda report: report.success, default=None)
@@ -74,4 +75,3 @@ next:
   milepost demo --controls              the same with both controls at equal CPU time
   milepost demo grpo.steps=120          longer
   milepost init && milepost run recipe.toml    your own tasks and reward""")
-    return 0 if verdict.passed else 1
