@@ -341,6 +341,11 @@ class Recipe(Section):
             )
         if self.loss.objective == "cross_entropy" and self.grpo.steps:
             raise ValueError('loss.objective = "cross_entropy" ignores rewards; use "clip" for grpo')
+        if self.loss.objective == "dppo_tv" and self.correction.kind not in ("auto", "none"):
+            raise ValueError(
+                f'correction.kind = "{self.correction.kind}" does nothing while loss.objective = "dppo_tv", whose ratio is to '
+                'the sampler already; remove it, or set loss.objective = "clip"'
+            )
         names = [s.name or s.path for s in self.tasks.sources]
         if len(set(names)) != len(names):
             raise ValueError("tasks.sources: two sources share a name; give each its own `name`")
@@ -399,6 +404,22 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+# (section, settings, the switch they depend on, the values of the switch with which they do something).
+IDLE_UNLESS: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...]], ...] = (
+    ("credit", ("std", "delta"), "scale", ("group", "batch")),
+    ("loss", ("clip_low", "clip_high"), "objective", ("clip", "gspo", "gspo_token", "cispo_clip")),
+    ("loss", ("dual_clip",), "objective", ("clip", "gspo", "gspo_token")),
+    ("loss", ("cispo_cap",), "objective", ("cispo_cap",)),
+    ("loss", ("sapo_tau_positive", "sapo_tau_negative"), "objective", ("sapo",)),
+    ("loss", ("gmpo_clip",), "objective", ("gmpo",)),
+    ("loss", ("dppo_delta",), "objective", ("dppo_tv",)),
+    ("loss", ("constant",), "aggregate", ("constant",)),
+    ("correction", ("cap",), "kind", ("tis", "auto")),
+    ("correction", ("low", "high"), "kind", ("mis",)),
+    ("correction", ("sequence_low", "sequence_high"), "kind", ("geometric_mask",)),
+)
+
+
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """Reads a TOML recipe and applies dotted `key=value` overrides. Raises RecipeError with one sentence."""
     values: dict[str, Any] = {}
@@ -423,9 +444,32 @@ def make_recipe(values: Mapping[str, Any]) -> Recipe:
         if isinstance(own, dict):
             merged[section] = {**defaults, **own}
     try:
-        return Recipe.model_validate(merged)
+        recipe = Recipe.model_validate(merged)
     except ValidationError as error:
         raise RecipeError(_sentence(error)) from None
+    _refuse_idle(recipe)
+    return recipe
+
+
+def _refuse_idle(recipe: Recipe) -> None:
+    """Refuses a setting that was changed from what its preset or default says, and does nothing with the others."""
+    whole, preset = recipe.model_dump(), PRESETS.get(recipe.preset, {})
+    known = dict(iter_settings())
+    for section, keys, switch, values in IDLE_UNLESS:
+        if whole[section][switch] in values:
+            continue
+        for key in keys:
+            usual = preset.get(section, {}).get(key, known[f"{section}.{key}"].default)
+            if whole[section][key] not in (usual, known[f"{section}.{key}"].default):
+                raise RecipeError(
+                    f"{section}.{key} = {_as_toml(whole[section][key])} does nothing while {section}.{switch} = "
+                    f'"{whole[section][switch]}"; remove it, or set {section}.{switch} = "{values[0]}"'
+                )
+    for i, function in enumerate(recipe.reward.functions):
+        if function.weight == 0 and len(recipe.reward.functions) == 1:
+            raise RecipeError(
+                f"reward.functions.{i}.weight = 0 leaves no reward at all; use 1.0 (0 is for parts that are only measured)"
+            )
 
 
 def _apply_override(values: dict[str, Any], override: str) -> None:

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from milepost.recipe import load_recipe, make_recipe
+from milepost.recipe import IDLE_UNLESS, PRESETS, iter_settings, load_recipe, make_recipe
 from milepost.types import RecipeError
 
 FILE = """
@@ -100,3 +100,50 @@ def test_a_missing_required_key_is_named():
 def test_no_text_holds_nul(load, key):
     with pytest.raises(RecipeError, match=rf"^{key} = 'a\\x00': a text without NUL is needed"):
         load(f"{key}=a\0")
+
+
+@pytest.mark.parametrize(  # case I5
+    ("override", "sentence"),
+    [
+        ("loss.cispo_cap=4", 'loss.cispo_cap = 4.0 does nothing while loss.objective = "clip"'),
+        ("loss.sapo_tau_negative=2", 'set loss.objective = "sapo"'),
+        ("loss.gmpo_clip=1", 'set loss.objective = "gmpo"'),
+        ("loss.dppo_delta=0.1", 'set loss.objective = "dppo_tv"'),
+        ("loss.constant=40", 'set loss.aggregate = "constant"'),
+        ("credit.delta=1e-4", 'credit.delta = 0.0001 does nothing while credit.scale = "none"'),
+        ("credit.std=sample", 'set credit.scale = "group"'),
+        ("correction.low=0.9", 'set correction.kind = "mis"'),
+        ("correction.sequence_high=1.1", 'set correction.kind = "geometric_mask"'),
+    ],
+)
+def test_a_setting_that_does_nothing_is_refused(load, override, sentence):
+    with pytest.raises(RecipeError) as error:
+        load(override)
+    assert sentence in str(error.value)
+
+
+def test_each_such_setting_is_taken_where_it_does_something():
+    for section, keys, switch, values in IDLE_UNLESS:
+        for key in keys:
+            default = next(f.default for k, f in iter_settings() if k == f"{section}.{key}")
+            other = "sample" if key == "std" else 7 if key == "constant" else default * 1.001
+            for value in values:
+                baseline = {"baseline": "mean"} if section == "credit" else {}
+                make_recipe({section: {switch: value, key: other, **baseline}})
+
+
+def test_a_resolved_recipe_can_be_read_again_whatever_was_changed_after_its_preset():
+    for preset in PRESETS:
+        for changes in ({"loss": {"objective": "clip"}}, {"credit": {"scale": "none"}}, {"loss": {"objective": "gmpo"}}):
+            recipe = make_recipe({"preset": preset, **changes})
+            assert make_recipe(recipe.model_dump()) == recipe
+
+
+def test_a_correction_beside_an_objective_that_corrects_is_refused(load):
+    with pytest.raises(RecipeError, match='correction.kind = "tis" does nothing'):
+        load("loss.objective=dppo_tv", "correction.kind=tis")
+
+
+def test_a_single_reward_of_no_weight_is_refused():
+    with pytest.raises(RecipeError, match="leaves no reward at all"):
+        make_recipe({"reward": {"functions": [{"name": "exact", "weight": 0}]}})
