@@ -96,7 +96,7 @@ def explain_advantage(
         _same_count(name, given, "rewards", n)
     tokens = _lengths(lengths) if lengths is not None else [1] * n
     cut = list(truncated) if truncated is not None else [False] * n
-    recipe = make_recipe({
+    recipe = _recipe({
         "credit": {"baseline": baseline, "scale": scale, "std": std, "delta": delta},
         "rollout": {"truncated": rule, "max_new_tokens": max_new_tokens, "soft_buffer": soft_buffer},
         "loss": {"aggregate": aggregate, "constant": max_new_tokens},
@@ -222,9 +222,7 @@ def explain_loss(
 
     from milepost.loss import OBJECTIVES, Events, policy_loss, summarize
 
-    recipe = make_recipe(
-        {"loss": {"objective": loss, "aggregate": aggregate, **settings}, "correction": {"kind": correction}}
-    )
+    recipe = _recipe({"loss": {"objective": loss, "aggregate": aggregate, **settings}, "correction": {"kind": correction}})
     tokens = _lengths(lengths) if lengths is not None else [1] * max(len(ratios), len(advantages))
     episode = np.repeat(np.arange(len(tokens)), tokens)
     n = len(episode)
@@ -283,7 +281,7 @@ def _probabilities(given: Sequence[float] | None, loss: LossSection) -> Sequence
 
 def _constant(loss: LossSection) -> int:
     if loss.aggregate == "constant" and not loss.constant:
-        raise RecipeError("loss.constant is needed with loss.aggregate = constant here; give --constant, for example 10")
+        raise RecipeError("--constant is needed with --aggregate constant, for example --constant 10")
     return loss.constant
 
 
@@ -393,6 +391,21 @@ def _finite(name: str, values: Sequence[float]) -> None:
     if wrong:
         hint = '; write "none" for an unscorable episode' if name == "rewards" else "; use finite numbers"
         raise RecipeError(f"--{name} holds {wrong[0]:g}, which is not a number to compute with{hint}")
+
+
+_OPTIONS = {"loss.objective": "--loss", "rollout.truncated": "--truncated-rule", "correction.kind": "--correction"}
+
+
+def _recipe(values: dict[str, Any]) -> Recipe:
+    """The settings of one explanation; what is idle beside the others is no error here. Errors name the options."""
+    try:
+        return make_recipe(values, idle=True)
+    except RecipeError as error:
+        text = str(error)
+        for key, option in _OPTIONS.items():
+            text = re.sub(rf"\b{re.escape(key)}\b", option, text)
+        named = re.sub(r"\b(?:credit|loss|rollout)\.([a-z_]+)", lambda m: "--" + m[1].replace("_", "-"), text)
+        raise RecipeError(named) from None
 
 
 def _same_count(name: str, values: Sequence[Any] | None, other: str, n: int) -> None:

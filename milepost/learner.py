@@ -69,6 +69,7 @@ class Learner:
         self.counters = WorkCounters()
         self.executor = Executor(policy.model, update.executor, update.tokens_per_call, self.counters)
         self.num_steps = 0
+        self.warmup_steps = min(10, total_steps // 5) if optimizer.warmup_steps < 0 else optimizer.warmup_steps
         self.working = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
         self.masters = {name: policy.masters[name] for name in self.working}
         self.optimizer = torch.optim.AdamW(
@@ -124,7 +125,7 @@ class Learner:
 
     def current_lr(self) -> float:
         """Linear warm-up, then constant, linear or cosine to zero at `total_steps`."""
-        step, warmup = self.num_steps, self.settings.warmup_steps
+        step, warmup = self.num_steps, self.warmup_steps
         if step < warmup:
             return self.base_lr * (step + 1) / warmup
         progress = min(1.0, (step - warmup) / max(1, self.total_steps - warmup))

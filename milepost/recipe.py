@@ -258,7 +258,12 @@ class OptimizerSection(Section):
     eps: float = setting(1e-8, "AdamW epsilon", gt=0)
     weight_decay: float = setting(0.0, "AdamW decay", ge=0)
     grad_clip: float = setting(1.0, "largest gradient norm", gt=0)
-    warmup_steps: int = setting(0, "linear warm-up", ge=0)
+    warmup_steps: int = setting(
+        -1,
+        "linear warm-up; −1: a fifth of the updates, at most 10. Adam's first steps are as large as the rate allows, "
+        "however small the gradient",
+        ge=-1,
+    )
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "after warm-up")
 
     @model_validator(mode="after")
@@ -284,7 +289,7 @@ class SftSection(Section):
     num_demonstrations: int = setting(0, "how many are used; 0: all", ge=0)
     lr: float = setting(0.0, "0: by model size", ge=0)
     schedule: Literal["constant", "linear", "cosine"] = setting("linear", "after warm-up")
-    warmup_steps: int = setting(0, "linear warm-up", ge=0)
+    warmup_steps: int = setting(-1, "linear warm-up; −1: a fifth of the steps, at most 10", ge=-1)
 
 
 class GrpoSection(Section):
@@ -343,8 +348,8 @@ class Recipe(Section):
             raise ValueError('loss.objective = "cross_entropy" ignores rewards; use "clip" for grpo')
         if self.loss.objective == "dppo_tv" and self.correction.kind not in ("auto", "none"):
             raise ValueError(
-                f'correction.kind = "{self.correction.kind}" does nothing while loss.objective = "dppo_tv", whose ratio is to '
-                'the sampler already; remove it, or set loss.objective = "clip"'
+                f'correction.kind = "{self.correction.kind}" does nothing while loss.objective = "dppo_tv", whose '
+                'ratio is to the sampler already; remove it, or set loss.objective = "clip"'
             )
         names = [s.name or s.path for s in self.tasks.sources]
         if len(set(names)) != len(names):
@@ -435,8 +440,8 @@ def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recip
     return make_recipe(values)
 
 
-def make_recipe(values: Mapping[str, Any]) -> Recipe:
-    """Validates a nested mapping. The preset is expanded beneath the user's own keys."""
+def make_recipe(values: Mapping[str, Any], *, idle: bool = False) -> Recipe:
+    """Validates a nested mapping over its preset. Settings without effect beside the others are refused unless `idle`."""
     merged = json.loads(json.dumps(values, default=str))  # a date in TOML is the text it was written as
     preset = merged.get("preset", "")
     for section, defaults in PRESETS.get(preset if isinstance(preset, str) else "", {}).items():
@@ -447,7 +452,8 @@ def make_recipe(values: Mapping[str, Any]) -> Recipe:
         recipe = Recipe.model_validate(merged)
     except ValidationError as error:
         raise RecipeError(_sentence(error)) from None
-    _refuse_idle(recipe)
+    if not idle:
+        _refuse_idle(recipe)
     return recipe
 
 

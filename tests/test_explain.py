@@ -248,18 +248,18 @@ def test_every_preset_has_its_formula_in_words(preset):
         ("advantage --rewards 1,0 --lengths 1,0", "whole numbers"),
         ("advantage --rewards 1,0 --lengths 1,1e12", "100000"),
         ("advantage --rewards 1,0 --truncated 0,2", "one 0 or 1"),
-        ("advantage --rewards 1,0 --scale sigma", "credit.scale"),
-        ("advantage --rewards 1,0 --std unbiased", "credit.std"),
-        ("advantage --rewards 1,0 --delta -1", "credit.delta"),
-        ("advantage --rewards 1,0 --delta nan", "credit.delta"),
-        ("advantage --rewards 1,0 --baseline loo --scale group", "credit.baseline"),
-        ("advantage --rewards 1,0 --truncated-rule maybe", "rollout.truncated"),
-        ("advantage --rewards 1,0 --truncated-rule soft --soft-buffer 500", "soft_buffer"),
-        ("loss --ratios 1 --advantages 1 --loss ppo", "loss.objective"),
-        ("loss --ratios 1 --advantages 1 --aggregate mean", "loss.aggregate"),
-        ("loss --ratios 1 --advantages 1 --clip-low -1", "loss.clip_low"),
-        ("loss --ratios 1 --advantages 1 --dual-clip .5", "loss.dual_clip"),
-        ("loss --ratios 1 --advantages 1 --correction huge", "correction.kind"),
+        ("advantage --rewards 1,0 --scale sigma", "--scale"),
+        ("advantage --rewards 1,0 --std unbiased", "--std"),
+        ("advantage --rewards 1,0 --delta -1", "--delta"),
+        ("advantage --rewards 1,0 --delta nan", "--delta"),
+        ("advantage --rewards 1,0 --baseline loo --scale group", "--baseline"),
+        ("advantage --rewards 1,0 --truncated-rule maybe", "--truncated-rule"),
+        ("advantage --rewards 1,0 --truncated-rule soft --soft-buffer 500", "--soft-buffer"),
+        ("loss --ratios 1 --advantages 1 --loss ppo", "--loss"),
+        ("loss --ratios 1 --advantages 1 --aggregate mean", "--aggregate"),
+        ("loss --ratios 1 --advantages 1 --clip-low -1", "--clip-low"),
+        ("loss --ratios 1 --advantages 1 --dual-clip .5", "--dual-clip"),
+        ("loss --ratios 1 --advantages 1 --correction huge", "--correction"),
         ("loss --ratios 1,2,3 --advantages 1 --lengths 2,2", "give 1 or 4"),
         ("loss --ratios 1 --advantages 1,2,3 --lengths 2,2", "give 1 or 2 or 4"),
         ("loss --ratios 0 --advantages 1", "above 0"),
@@ -290,8 +290,13 @@ def test_lists_may_begin_with_a_minus(explain):
     assert explain("loss", "--ratios", "1", "--advantages=-.5,1")["advantages"] == [-0.5, 1]
 
 
+def test_what_is_idle_beside_the_rest_may_be_given(explain):
+    assert explain("advantage", "--rewards", "1,0", "--std", "sample", "--delta", "1e-4")["advantages"] == [1, -1]
+    assert explain("loss", "--ratios", "1", "--advantages", "1", "--gmpo-clip", "1")["loss"] == -1
+
+
 def test_unknown_keyword_of_the_loss_is_refused():
-    with pytest.raises(RecipeError, match=r"loss\.clip_hi is not a setting"):
+    with pytest.raises(RecipeError, match=r"--clip-hi is not a setting"):
         explain_loss([1.0], [1.0], clip_hi=0.3)
 
 

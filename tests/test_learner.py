@@ -86,6 +86,12 @@ def test_schedule_by_hand():
     assert rates[:4] == pytest.approx([0.5, 1.0, 1.0, 0.9]) and rates[-1] == pytest.approx(0.1)
 
 
+def test_warm_up_takes_a_fifth_of_the_updates_and_at_most_ten():
+    assert [learner_of(policy_of(tiny()), steps=n).warmup_steps for n in (3, 12, 50, 500)] == [0, 2, 10, 10]
+    assert learner_of(policy_of(tiny()), steps=500, warmup_steps=0).warmup_steps == 0
+    assert learner_of(policy_of(tiny()), lr=1.0, steps=10).current_lr() == 0.5
+
+
 def test_a_broken_gradient_stops_before_the_weights_change():
     policy = policy_of(tiny())
     learner = learner_of(policy)

@@ -140,7 +140,7 @@ def test_a_resolved_recipe_can_be_read_again_whatever_was_changed_after_its_pres
 
 
 def test_a_correction_beside_an_objective_that_corrects_is_refused(load):
-    with pytest.raises(RecipeError, match='correction.kind = "tis" does nothing'):
+    with pytest.raises(RecipeError, match=r'correction\.kind = "tis" does nothing'):
         load("loss.objective=dppo_tv", "correction.kind=tis")
 
 
