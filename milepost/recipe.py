@@ -284,7 +284,9 @@ class SftSection(Section):
     steps: int = setting(0, "0: no warm start", ge=0)
     batch_size: int = setting(16, "demonstrations per step", ge=1)
     demonstrations: str = setting(
-        "", "JSONL with prompt and completion, or a template such as 'Answer: {answer}' applied to training tasks"
+        "",
+        "JSONL with prompt and completion; or, of each training task, a template such as 'Answer: {answer}' or a Python "
+        "function, module:function",
     )
     num_demonstrations: int = setting(0, "how many are used; 0: all", ge=0)
     lr: float = setting(0.0, "0: by model size", ge=0)

@@ -7,6 +7,7 @@ by step; `demonstrations` pairs prompts with completions for the warm start.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import re
 from collections import Counter
@@ -29,7 +30,7 @@ from milepost.shape import (
     read_messages,
     shape_prompt,
 )
-from milepost.sources import BadRow, SourceRows, read_sources, rows_in_memory, source_name
+from milepost.sources import BadRow, SourceRows, isolated_random, load_function, read_sources, rows_in_memory, source_name
 from milepost.streams import shuffled
 from milepost.types import DataError, RecipeError, Task
 
@@ -390,20 +391,24 @@ def demonstrations(
     section: SftSection, tasks: Sequence[Task], *, seed: int = 0, shape: TasksSection | None = None,
     held_out: Sequence[Task] = (),
 ) -> list[Demonstration]:  # fmt: skip
-    """The demonstrations of the warm start: from a JSONL file, or a template filled in for each training task.
+    """The demonstrations of the warm start: from a JSONL file, a Python function, or a template, of each training task.
 
-    A template is formatted with `answer` and every column. The rows of a file hold prompt and completion; `shape` gives
-    their prompts the tasks' system message and template. `num_demonstrations` keeps those whose keyed hash ranks lowest, in
-    their given order. A file must not hold a `held_out` prompt. Raises RecipeError or DataError.
+    A template is formatted with `answer` and every column; a function is called with those it names, and None passes a task
+    over. The rows of a file hold prompt and completion; `shape` gives their prompts the tasks' system message and template,
+    and none may be a `held_out` prompt. `num_demonstrations` keeps those whose keyed hash ranks lowest, in their given
+    order. Raises RecipeError or DataError.
     """
     spec = section.demonstrations
     if Path(spec).suffix in (".jsonl", ".json"):
         made = _from_file(spec, shape or TasksSection(), held_out)
     elif re.search(r"\{\w", spec):
         made = [Demonstration(task, _fill(spec, task)) for task in tasks]
+    elif re.fullmatch(r"\S+:\w+", spec):
+        shown = _demonstrator(spec, seed)
+        made = [Demonstration(task, text) for task in tasks if (text := shown(task)) is not None]
     else:
-        raise RecipeError(f"sft.demonstrations = {spec!r} is neither a .jsonl file nor a template with a column; "
-                          "'Answer: {answer}' works")  # fmt: skip
+        raise RecipeError(f"sft.demonstrations = {spec!r} is neither a .jsonl file nor module:function nor a template with "
+                          "a column; 'Answer: {answer}' works")  # fmt: skip
     wanted = section.num_demonstrations or len(made)
     if wanted > len(made):
         raise DataError(f"sft.num_demonstrations = {wanted}, but there are only {len(made)} demonstrations; use 0 for all")
@@ -427,6 +432,32 @@ def _fill(template: str, task: Task) -> str:
     if not text.strip():
         raise DataError(f"sft.demonstrations = {template!r} gives an empty completion for task {task.key}")
     return text
+
+
+def _demonstrator(spec: str, seed: int) -> Callable[[Task], str | None]:
+    """The user's function of a task's answer and columns. Its draws from `random` depend on seed and task alone."""
+    function = load_function(spec, "sft.demonstrations")
+    known = inspect.signature(function).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+
+    def shown(task: Task) -> str | None:
+        offered = {**task.columns, "answer": task.answer}
+        try:
+            with isolated_random(seed, f"demonstration/{task.key}"):
+                text = function(**{k: v for k, v in offered.items() if takes_any or k in known})
+        except Exception as error:
+            raise RecipeError(
+                f"sft.demonstrations = {spec!r} raised {type(error).__name__}: {error} for task {task.key} of "
+                f"{task.source!r}; it may take {', '.join(sorted(offered))}"
+            ) from error
+        if text is not None and (not isinstance(text, str) or not text.strip()):
+            raise DataError(
+                f"sft.demonstrations = {spec!r} gave {text!r:.60} for task {task.key} of {task.source!r}; it must return "
+                "the completion as text, or None to pass the task over"
+            )
+        return text
+
+    return shown
 
 
 def _from_file(path: str, shape: TasksSection, held_out: Sequence[Task]) -> list[Demonstration]:

@@ -470,10 +470,34 @@ def test_a_template_is_filled_in_with_answer_and_columns() -> None:
     assert made == [(tasks[0], "2+2=4\nAnswer: {4}")]
     with pytest.raises(RecipeError, match=r"KeyError: 'work'.*may use answer, steps"):
         demonstrations(SftSection(demonstrations="{work}"), tasks)
-    with pytest.raises(RecipeError, match=r"neither a .jsonl file nor a template"):
+    with pytest.raises(RecipeError, match=r"neither a .jsonl file nor module:function nor a template"):
         demonstrations(SftSection(demonstrations="Answer"), tasks)
     with pytest.raises(DataError, match="needs a gold answer"):
         demonstrations(SftSection(demonstrations="{answer}"), [Task(key="k", prompt="p")])
+
+
+def test_a_function_demonstrates_what_it_likes(tmp_path: Path) -> None:
+    file = tmp_path / "shows.py"
+    file.write_text(
+        "import random\n"
+        "def half(answer): return f'{answer}' if random.random() < 0.5 else None\n"
+        "def number(answer, **columns): return 7\n"
+        "def broken(answer, work): return work\n"
+    )
+    tasks = load(numbered(60)).train
+
+    def shown(name: str, seed: int = 0) -> list[str]:
+        return [d.completion for d in demonstrations(SftSection(demonstrations=f"{file}:{name}"), tasks, seed=seed)]
+
+    assert shown("half") == shown("half")
+    assert 15 < len(shown("half")) < 45  # half of 60, four standard deviations either way
+    assert shown("half") != shown("half", seed=1)
+    with pytest.raises(DataError, match=r"gave 7 for task .* must return the completion as text"):
+        shown("number")
+    with pytest.raises(RecipeError, match=r"raised TypeError: .*work.* for task .* it may take answer"):
+        shown("broken")
+    with pytest.raises(RecipeError, match="has no function 'absent'; it has broken, half, number"):
+        shown("absent")
 
 
 def test_a_subset_of_demonstrations_is_deterministic_and_grows() -> None:
