@@ -1,12 +1,13 @@
 """The main job end to end: preflight sample, warm start, GRPO, one test at the end, and (asked for) two controls.
 
-base model → SFT on a few demonstrations → GRPO → 200 unseen tasks × 4, all under the same sampling noise
+base model → SFT on a hasty demonstrator → GRPO → 200 unseen tasks × 4, all under the same sampling noise
                                          ↘ control-sft: the warm start simply goes on ┐ for the CPU-seconds
                                          ↘ control-random: GRPO on coin-toss rewards  ┘ that GRPO used
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,19 @@ from milepost.stages.sft import run_sft
 
 RECIPE = Path(__file__).with_name("demo.toml")
 PREFLIGHT_TASKS = 16
+
+
+SLIPS = 0.6
+"""Share of the demonstrations that have a slip."""
+
+
+def hasty(answer: str) -> str:
+    """A demonstrator who knows the form and has the idea, but often swaps two neighbours. Never says when."""
+    words = answer.split(", ")
+    if random.random() < SLIPS:
+        at = random.randrange(len(words) - 1)
+        words[at], words[at + 1] = words[at + 1], words[at]
+    return " Answer: " + ", ".join(words)
 
 
 def demo(overrides: Sequence[str], *, controls: bool) -> int:
