@@ -23,7 +23,7 @@ LAYERS = [
     ["launch"],
     ["stages.compare", "stages.sweep"],
     ["report", "bench", "info", "init", "explain", "demo"],
-    ["cli"],
+    ["cli", "__main__"],
 ]  # fmt: skip
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
 TORCH_FREE = [
