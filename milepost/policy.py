@@ -18,6 +18,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from milepost.embedded import quiet
 from milepost.models import writing
+from milepost.recipe import MAX_INTEGER
 from milepost.types import RecipeError
 
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
@@ -72,6 +73,8 @@ def new_policy(
     target = Path(folder)
     if target.exists():
         raise RecipeError(f"policy new: {target} exists already; name a folder that does not, or delete it first")
+    if not 0 <= seed <= MAX_INTEGER:
+        raise RecipeError(f"policy new: seed = {seed} must be a whole number from 0 to {MAX_INTEGER}; 0 works")
     shape = shape_of(size, layers, width, heads)
     tokenizer = make_tokenizer(vocabulary(texts, charset, tokens), tokens, context)
     model = make_model(shape, len(tokenizer), context, seed)

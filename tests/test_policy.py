@@ -101,6 +101,8 @@ def test_texts_bring_their_own_characters():
         ({"texts": ["a"], "charset": "a"}, "not both"),
         ({"charset": ""}, "empty"),
         ({"texts": []}, "empty"),
+        ({"seed": -1}, "seed = -1 .* 0 works"),
+        ({"seed": 10**30}, "seed = 1000000000000000000000000000000 .* 0 works"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_sentence(tmp_path, arguments, says):
