@@ -92,8 +92,14 @@ def load_checkpoint(path: str | Path, *, map_location: Any = "cpu") -> tuple[dic
     tensors = {
         file.stem: torch.load(file, map_location=map_location, weights_only=True) for file in sorted(path.glob("*.pt"))
     }
+    values, state = read_plain(path)
+    return {**tensors, **values}, state
+
+
+def read_plain(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the values that stood beside the tensors, the state) of a checkpoint: what it says without its tensors."""
     plain = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    return {**tensors, **plain["values"]}, plain["state"]
+    return plain["values"], plain["state"]
 
 
 def steps(folder: str | Path) -> list[int]:

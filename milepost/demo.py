@@ -58,7 +58,6 @@ def run_controls(session: Session) -> dict[str, EvalReport]:
     budget = sum(seconds for _, seconds in session.run.metrics("cpu_seconds", "grpo"))
     start = latest(session.run.checkpoints / "sft", warn=say)
     assert start is not None, "the demo's recipe has a warm start"
-    random = session.recipe.model_copy(update={"grpo": session.recipe.grpo.model_copy(update={"random_reward": True})})
     reports = {}
     for stage in ("control-sft", "control-random"):
         say(f"{stage}: {budget:.0f} CPU-seconds, as many as GRPO used")
@@ -67,9 +66,7 @@ def run_controls(session: Session) -> dict[str, EvalReport]:
         if stage == "control-sft":
             run_sft(session, stage=stage, cpu_seconds=budget)
         else:
-            session.recipe, given = random, session.recipe
-            run_grpo(session, stage=stage, cpu_seconds=budget)
-            session.recipe = given
+            run_grpo(session, stage=stage, cpu_seconds=budget, random_reward=True)
         reports[stage] = session.evaluate("test", session.run.last_step(stage) or 0, stage=stage)
     return reports
 

@@ -17,6 +17,7 @@ from milepost.launch import open_session
 from milepost.learner import Learner
 from milepost.recipe import PRESETS, make_recipe
 from milepost.stages.grpo import Loop, run_grpo
+from milepost.stages.pipeline import run_pipeline
 from milepost.stages.session import RunStopped
 from milepost.store import Run
 from milepost.types import DataError, StopKind
@@ -125,6 +126,21 @@ def test_random_rewards_reach_the_credit_and_nothing_else(tmp_path, warm):
         found[coin] = ([r.total for rs in rewards for r in rs], [list(c.advantages) for cs in credits for c in cs])
     assert found[True][0] == found[False][0]
     assert found[True][1] != found[False][1]
+
+
+@pytest.mark.parametrize("recipe_says", [False, True])
+def test_the_argument_makes_a_run_the_random_control_and_the_recipe_gives_the_default(tmp_path, warm, recipe_says):
+    """Credits of the first step as stored: with coins for rewards, advantages go to episodes of equal verdicts too."""
+    found = []
+    for argument in (None, False, True):
+        with session_of(tmp_path / str(argument), warm, grpo__steps=1, grpo__random_reward=recipe_says) as session:
+            run_grpo(session, random_reward=argument)
+            stored = list(session.run.episodes("grpo", 1))
+            found.append([list(s.credit.advantages) for s in stored])
+            assert session.recipe.grpo.random_reward is recipe_says
+    by_default, genuine, coins = found
+    assert coins != genuine
+    assert by_default == (coins if recipe_says else genuine)
 
 
 @pytest.mark.parametrize(
@@ -342,6 +358,22 @@ def test_an_unscorable_completion_leaves_its_group(tmp_path, warm):
                 assert stored.credit.advantages[0] == pytest.approx(stored.reward.total - np.mean(others))
     assert metrics["episodes/unscorable"] == len(gone) / 16
     assert metrics["unscorable/none"] == len(gone)
+
+
+def test_test_episodes_say_which_weights_sampled_them(tmp_path, warm):
+    """Updates of the stage's own learner: none, 3 of the warm start, and 2 steps of 2 mini-batches."""
+    changes = {"sft__steps": 3, "update__minibatches": 2, "tasks__test": 4, "eval__test_samples": 2}
+    with session_of(tmp_path, warm, **changes) as session:
+        reports = run_pipeline(session)
+        found = {
+            (stage, s.split): {turn.sampled.versions for turn in s.episode.turns}
+            for stage in reports
+            for s in session.run.episodes(stage, split=None)
+            if s.split
+        }
+    assert list(reports) == ["base", "sft", "grpo"]
+    for stage, version in {"base": 0, "sft": 3, "grpo": 4}.items():
+        assert found[stage, "test"] == found[stage, "test/greedy"] == {((0, version),)}
 
 
 def test_stop_reasons_are_stored_apart_from_failures(tmp_path, warm):

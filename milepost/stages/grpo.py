@@ -13,7 +13,7 @@ import numpy as np
 from milepost import streams
 from milepost.checkpoint import path_of
 from milepost.credit import assign, reward_metrics
-from milepost.health.canary import Finding, first_update
+from milepost.health.canary import Finding, first_update, one_policy
 from milepost.learner import Learner, UpdateReport, deal, default_lr
 from milepost.models import save_policy
 from milepost.profile import mark_step
@@ -36,10 +36,14 @@ from milepost.types import Credit, Group, Reward
 
 
 def run_grpo(
-    session: Session, resume: Path | None = None, *, stage: str = "grpo", cpu_seconds: float = float("inf")
-) -> None:
-    """Trains for `grpo.steps` or `cpu_seconds` of this process, and leaves the policy on the best validation checkpoint."""
-    loop = Loop(session, stage, resume)
+    session: Session, resume: Path | None = None, *, stage: str = "grpo", cpu_seconds: float = float("inf"),
+    random_reward: bool | None = None,
+) -> None:  # fmt: skip
+    """Trains for `grpo.steps` or `cpu_seconds` of this process, and leaves the policy on the best validation checkpoint.
+
+    `random_reward` makes it the control that is rewarded by coin; None: as `grpo.random_reward` says.
+    """
+    loop = Loop(session, stage, resume, random_reward=random_reward)
     progress = Progress(range(loop.step + 1, session.recipe.grpo.steps + 1), "GRPO")
     for step in progress:
         with session.timed("sample"):
@@ -74,9 +78,12 @@ class Best:
 class Loop:
     """Everything of GRPO that has a memory. `step` counts completed steps."""
 
-    def __init__(self, session: Session, stage: str, resume: Path | None) -> None:
+    def __init__(
+        self, session: Session, stage: str, resume: Path | None, *, random_reward: bool | None = None
+    ) -> None:  # fmt: skip
         recipe = session.recipe
         self.session, self.recipe, self.stage = session, recipe, stage
+        self.random_reward = recipe.grpo.random_reward if random_reward is None else random_reward
         self.step, self.best, self.cpu_seconds, self.cpu_mark = 0, Best(), 0.0, time.process_time()
         lr = recipe.optimizer.lr or default_lr(session.policy.num_parameters, "grpo")
         updates = recipe.grpo.steps * recipe.update.num_iterations * recipe.update.minibatches
@@ -131,7 +138,7 @@ class Loop:
     ) -> tuple[list[list[Credit]], list[UpdateReport]]:
         """Credit, then `num_iterations` passes of `minibatches` optimizer steps over the batch."""
         recipe, beta = self.recipe, self.beta(step)
-        if recipe.grpo.random_reward:
+        if self.random_reward:
             rewards = [[_coin(recipe.seed, e.id, r) for e, r in zip(g.episodes, rs)] for g, rs in zip(groups, rewards)]
         penalty = self.kl_penalty(groups, beta) if beta and recipe.kl.place == "reward" else None
         credits = assign(groups, rewards, recipe.credit, recipe.rollout, penalty)
@@ -166,10 +173,12 @@ class Loop:
         session, recipe = self.session, self.recipe
         findings, metrics = no_signal_findings(groups, rewards, credits, recipe)
         metrics |= reward_metrics(groups, rewards) | episode_metrics(groups, rewards) | update_metrics(reports)
-        if step == 1 and reports and reports[0].stepped:
-            findings += first_update(reports[0].metrics, session.policy.precision)
+        first = next((r for r in reports if r.stepped), None)
+        if first:
+            findings += one_policy(first.metrics, session.policy.precision)
+            findings += first_update(first.metrics) if self.learner.num_steps == sum(r.stepped for r in reports) else []
         whole = step % recipe.grpo.panel_every == 0
-        if any(r.stepped for r in reports):
+        if first:
             metrics |= self.panel.measure(whole)
             findings += probe_weights(session, self.learner, step)
         if whole or step == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from milepost.checkpoint import latest, path_of
+from milepost.checkpoint import latest, path_of, read_plain
 from milepost.evaluate import EvalReport
 from milepost.progress import say
 from milepost.recipe import Recipe
@@ -85,7 +85,8 @@ def test_all(session: Session) -> dict[str, EvalReport]:
             reports[stage] = tested[stage, step]
             continue
         load_weights(session.policy, folder)
-        session.sampler.load(session.sampler.version)
+        # As in training: the updates that its own stage's learner made, so that episodes tell which weights made them.
+        session.sampler.load(0 if stage == "base" else read_plain(folder.parent)[0]["num_steps"])
         # Once is enough for a base model that only shows where the warm start came from.
         samples = 1 if stage == "base" and session.recipe.sft.steps else session.recipe.eval.test_samples
         say(f"testing {stage}: {len(session.tasks.test)} unseen tasks × {samples}, and greedily")
