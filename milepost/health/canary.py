@@ -24,23 +24,27 @@ class Finding:
     message: str
 
 
-def first_update(metrics: Mapping[str, float], precision: str) -> list[Finding]:
-    """At step 0 the sampler and the learner are one policy: ratio 1, KL 0, no clipping, within the precision."""
-    found = []
-    bound = MISMATCH_BOUND[precision]
-    gap = metrics.get("mismatch/mean_abs", 0.0)
-    if gap > bound:
-        found.append(
-            Finding(
-                "stop", "sampler_is_learner",
-                f"before any update the sampler's log-probs differ from the learner's by {gap:.3g} nats on average (bound "
-                f"{bound:g} in {precision}): they are not the same policy; check temperature, chat template and weights",
-            )
-        )  # fmt: skip
+def one_policy(metrics: Mapping[str, float], precision: str) -> list[Finding]:
+    """Until a step's first update, what sampled its episodes and what learns from them are one policy, within rounding.
+
+    `metrics` are those of the step's first update: its old log-probs are the learner's from before it.
+    """
+    bound, gap = MISMATCH_BOUND[precision], metrics.get("mismatch/mean_abs", 0.0)
+    if gap <= bound:
+        return []
+    text = (
+        f"before any update on this batch the sampler's log-probs differ from the learner's by {gap:.3g} nats on average "
+        f"(bound {bound:g} in {precision}): they are not the same policy; check temperature, chat template and weights"
+    )
+    return [Finding("stop", "sampler_is_learner", text)]
+
+
+def first_update(metrics: Mapping[str, float]) -> list[Finding]:
+    """A run's first update is on-policy: every ratio is 1 and nothing is clipped."""
     clipped = metrics.get("clip_low", 0.0) + metrics.get("clip_high", 0.0)
-    if metrics.get("ratio/max_abs_deviation", 0.0) > 1e-6 or clipped > 0:
-        found.append(Finding("warning", "ratio_is_one", "the first update already has ratios other than 1"))
-    return found
+    if metrics.get("ratio/max_abs_deviation", 0.0) <= 1e-6 and not clipped:
+        return []
+    return [Finding("warning", "ratio_is_one", "the first update already has ratios other than 1")]
 
 
 def weights_arrived(sampled: np.ndarray, scored: np.ndarray, precision: str) -> list[Finding]:
