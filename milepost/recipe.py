@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -430,30 +432,41 @@ IDLE_UNLESS: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...]], ...] = (
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """Reads a TOML recipe and applies dotted `key=value` overrides. Raises RecipeError with one sentence."""
     values: dict[str, Any] = {}
+    text = ""
     if path is not None:
         try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+            text = Path(path).read_text(encoding="utf-8-sig")
+            values = tomllib.loads(text)
         except OSError as error:
             raise RecipeError(f"recipe {path}: {error.strerror or error}; `milepost init` writes one") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise RecipeError(f"recipe {path} is not valid TOML: {error}") from error
     for override in overrides:
         _apply_override(values, override)
-    return make_recipe(values)
+    try:
+        return make_recipe(values)
+    except RecipeError as error:
+        there = _line_of_first(str(error), text, [override.partition("=")[0].strip() for override in overrides])
+        raise RecipeError(f"{error} ({Path(path).name}, line {there})" if path and there else str(error)) from None
 
 
 def make_recipe(values: Mapping[str, Any], *, idle: bool = False) -> Recipe:
     """Validates a nested mapping over its preset. Settings without effect beside the others are refused unless `idle`."""
     merged = json.loads(json.dumps(values, default=str))  # a date in TOML is the text it was written as
     preset = merged.get("preset", "")
+    expanded: dict[str, Any] = {}
     for section, defaults in PRESETS.get(preset if isinstance(preset, str) else "", {}).items():
         own = merged.setdefault(section, {})
-        if isinstance(own, dict):
-            merged[section] = {**defaults, **own}
+        if not isinstance(own, dict) or (section == "kl" and own.get("beta") == 0):
+            continue  # without KL, the estimator that the preset names goes with it
+        expanded |= {f"{section}.{key}": value for key, value in defaults.items() if key not in own}
+        merged[section] = {**defaults, **own}
     try:
         recipe = Recipe.model_validate(merged)
     except ValidationError as error:
-        raise RecipeError(_sentence(error)) from None
+        sentence = _sentence(error)
+        named = [f"{k} = {_as_toml(v)}" for k, v in expanded.items() if re.search(rf"\b{re.escape(k)}\b", sentence)]
+        raise RecipeError(sentence + (f'; preset = "{preset}" sets {", ".join(named)}' if named else "")) from None
     if not idle:
         _refuse_idle(recipe)
     return recipe
@@ -478,6 +491,24 @@ def _refuse_idle(recipe: Recipe) -> None:
             raise RecipeError(
                 f"reward.functions.{i}.weight = 0 leaves no reward at all; use 1.0 (0 is for parts that are only measured)"
             )
+
+
+def _line_of_first(message: str, text: str, overridden: Sequence[str]) -> int:
+    """The line of the recipe's text that sets the first setting named in `message`; 0 if none of them stands there."""
+    lines: dict[str, int] = {}
+    section, tables = "", Counter[str]()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*(\[\[?)\s*([\w.-]+)\s*\]", line):
+            section = header[2]
+            lines.setdefault(section, number)
+            if header[1] == "[[":
+                section = f"{section}.{tables[section]}"
+                tables[header[2]] += 1
+                lines.setdefault(section, number)
+        elif key := re.match(r"\s*([\w.-]+)\s*=", line):
+            lines.setdefault(f"{section}.{key[1]}".lstrip("."), number)
+    named = re.findall(r"\w+(?:\.\w+)+|^\w+", message)
+    return next((lines[name] for name in named if name in lines and name not in overridden), 0)
 
 
 def _apply_override(values: dict[str, Any], override: str) -> None:

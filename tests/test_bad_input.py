@@ -37,7 +37,7 @@ RECIPES = {
     "wrong key": ({"rollout__group_sizes": 4}, [], ["rollout.group_sizes", "rollout.group_size?"]),
     "wrong section": ({"roll_out__group_size": 4}, [], ["roll_out"]),
     "wrong type": ({"grpo__steps": "many"}, [], ["grpo.steps", "'many'"]),
-    "group of one": ({"rollout__group_size": 1}, [], ["rollout.group_size = 1", "8"]),
+    "group of one": ({"rollout__group_size": 1, "model__path": "./nowhere"}, [], ["rollout.group_size = 1", "8"]),
     "no prompts in a step": ({"rollout__prompts_per_step": 0}, [], ["rollout.prompts_per_step = 0"]),
     "more mini-batches than prompts": ({"update__minibatches": 8}, [], ["update.minibatches = 8", "prompts_per_step = 4"]),
     "more prompts than tasks": ({"rollout__prompts_per_step": 500}, [], ["rollout.prompts_per_step = 500", "200"]),
@@ -208,7 +208,8 @@ def test_the_real_command_line_says_it_too(tmp_path, warm):
     done = subprocess.run([sys.executable, "-m", "milepost.cli", "run", str(path)], capture_output=True, text=True,
                           env={**os.environ, "PYTHONWARNINGS": "ignore"})  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "milepost: grpo.stepps is not a setting; did you mean grpo.steps?\n"
+    line = path.read_text().splitlines().index("stepps = 2") + 1
+    assert done.stderr == f"milepost: grpo.stepps is not a setting; did you mean grpo.steps? (recipe.toml, line {line})\n"
 
 
 def test_unknown_commands_and_flags_exit_with_2(capsys):

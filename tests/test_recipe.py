@@ -48,6 +48,8 @@ def load(tmp_path):
         ("preset=grpo\nseed=1", r"preset = 'grpo\nseed=1': input should be"),
         ("kl.beta_end=-1", "kl.beta_end = -1"),
         ("rollout.soft_buffer=3", 'rollout.soft_buffer = 3 does nothing while rollout.truncated = "keep_baseline"'),
+        ("rollout.temperature=0", "rollout.temperature = 0: input should be greater than 0; the default 1.0 works"),  # F6
+        ("rollout.temperature=1e-6", "rollout.temperature = 1e-06: training needs sampling noise; use 0.7 to 1.0"),  # F6
         ("optimizer.betas=[1]", "optimizer.betas = [1]: two numbers are needed; the default [0.9, 0.95] works"),
         ("optimizer.betas=[0.9,1.0]", "optimizer.betas = [0.9, 1.0]: both must lie in [0, 1)"),
         ("optimizer.betas=[-1,0.5]", "optimizer.betas = [-1.0, 0.5]: both must lie in [0, 1)"),
@@ -147,3 +149,50 @@ def test_a_correction_beside_an_objective_that_corrects_is_refused(load):
 def test_a_single_reward_of_no_weight_is_refused():
     with pytest.raises(RecipeError, match="leaves no reward at all"):
         make_recipe({"reward": {"functions": [{"name": "exact", "weight": 0}]}})
+
+
+@pytest.mark.parametrize(  # case A19
+    ("estimator", "place", "sentence"),
+    [("k1", "loss", 'in the loss has expected gradient 0; use "k2", or place = "reward"'),
+     ("k2", "reward", 'in the reward has a wrong gradient; use "k1" there'),
+     ("k3", "reward", 'in the reward has a wrong gradient; use "k1" there')],
+)  # fmt: skip
+def test_kl_forms_that_pull_the_wrong_way_are_refused(estimator, place, sentence):
+    with pytest.raises(RecipeError) as error:
+        make_recipe({"kl": {"beta": 0.1, "estimator": estimator, "place": place}})
+    assert str(error.value) == f'kl.estimator = "{estimator}" {sentence}'
+
+
+# --- case I4: an error is about what the user wrote, and says where ---------------------------------------------------
+
+
+def test_a_preset_without_its_kl_is_no_contradiction():
+    for preset in PRESETS:
+        kl = make_recipe({"preset": preset, "kl": {"beta": 0}}).kl
+        assert (kl.beta, kl.estimator, kl.place) == (0, "k2", "loss")
+
+
+def test_a_sentence_says_what_the_preset_and_not_the_user_has_set():
+    with pytest.raises(RecipeError, match=r'use "k1" there; preset = "grpo" sets kl.estimator = "k3"$'):
+        make_recipe({"preset": "grpo", "kl": {"place": "reward"}})
+    with pytest.raises(RecipeError, match=r'; preset = "rloo" sets credit.baseline = "loo"$'):
+        make_recipe({"preset": "rloo", "credit": {"scale": "group"}})
+    with pytest.raises(RecipeError, match=r'scale = "none"$'):  # all of it is the user's own
+        make_recipe({"preset": "rloo", "credit": {"baseline": "loo", "scale": "group"}})
+
+
+def test_a_sentence_names_the_line_of_the_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'name = "a"\n\n[[tasks.sources]]\npath = "a.jsonl"\n\n[[tasks.sources]]\npath = "b.jsonl"\nweight = -1\n'
+        "\n[ rollout ]\ngroup_size = 1 # no group\n", encoding="utf-8")  # fmt: skip
+    for override, end in (
+        ("rollout.group_size=8", "weight = -1: input should be greater than 0; the default 1.0 works (mine.toml, line 8)"),
+        ("tasks.sources.1.weight=1", "8 is a good start (mine.toml, line 11)"),
+    ):
+        with pytest.raises(RecipeError) as error:
+            load_recipe(path, [override])
+        assert str(error.value).endswith(end)
+    with pytest.raises(RecipeError) as error:  # given on the command line: there is no line to name
+        load_recipe(path, ["tasks.sources.1.weight=1", "rollout.group_size=0"])
+    assert str(error.value).startswith("rollout.group_size = 0") and "line" not in str(error.value)
