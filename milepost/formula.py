@@ -6,7 +6,7 @@ from milepost.recipe import Recipe
 
 
 def describe(recipe: Recipe) -> list[str]:
-    """What this recipe computes, one sentence per line: advantage, loss, correction, truncation."""
+    """What this recipe computes, one sentence per line: advantage, loss, correction, truncation, sampling."""
     correction, rule = recipe.correction, recipe.rollout.truncated
     weights = {
         "auto": f"min(π_old/μ, {correction.cap:g}) when sampler and learner differ in precision or are below float32",
@@ -27,7 +27,18 @@ def describe(recipe: Recipe) -> list[str]:
         describe_loss(recipe),
         f"sampler–learner correction of the surrogate: {weights}",
         f"completions cut by the token budget: {cut}",
+        describe_sampling(recipe),
     ]
+
+
+def describe_sampling(recipe: Recipe) -> str:
+    """The settings completions are really drawn with, one line."""
+    rollout, held_out = recipe.rollout, recipe.eval
+    cut = f", top-p {held_out.top_p:g}" if held_out.top_p < 1 else ""
+    return (
+        f"sampling: temperature {rollout.temperature:g} from the whole distribution, at most {rollout.max_new_tokens} "
+        f"tokens; held-out: temperature {held_out.temperature:g}{cut}; the model's own generation settings are not used"
+    )
 
 
 def describe_advantage(recipe: Recipe) -> str:
@@ -62,7 +73,8 @@ def describe_loss(recipe: Recipe) -> str:
         "constant": f"1/(episodes · {loss.constant or 'rollout.max_new_tokens'})",
         "prompt_mean": "1/(groups · tokens of the group)",
     }[loss.aggregate]
-    penalty = f" + {kl.beta:g}·KL ({kl.estimator})" if kl.beta and kl.place == "loss" else ""
+    beta = f"{kl.beta:g}" if kl.beta_end is None else f"({kl.beta:g} → {kl.beta_end:g} over the run)"
+    penalty = f" + {beta}·KL ({kl.estimator})" if kl.beta and kl.place == "loss" else ""
     if kl.beta and kl.place == "reward":
-        penalty = f"; {kl.beta:g}·Σ log(π/ref) is taken from each reward"
+        penalty = f"; {beta}·Σ log(π/ref) is taken from each reward"
     return f"loss = Σ over tokens of weight · (−surrogate{penalty}); surrogate = {surrogate}; weight = {weight}"

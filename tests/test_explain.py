@@ -230,10 +230,23 @@ def test_text_shows_every_step(capsys):
 @pytest.mark.parametrize("preset", ["", *PRESETS])
 def test_every_preset_has_its_formula_in_words(preset):
     lines = describe(make_recipe({"preset": preset}))
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert lines[0].startswith("A = ")
     recipe = make_recipe({"preset": preset})
     assert ("KL" in lines[1]) == bool(recipe.kl.beta)
+
+
+def test_the_sampling_that_is_really_done_is_said():  # case F4
+    values = {"rollout": {"temperature": 0.7, "max_new_tokens": 40}, "eval": {"temperature": 0.3, "top_p": 0.9}}
+    assert describe(make_recipe(values))[4] == (
+        "sampling: temperature 0.7 from the whole distribution, at most 40 tokens; held-out: temperature 0.3, top-p 0.9; "
+        "the model's own generation settings are not used"
+    )
+
+
+def test_a_schedule_of_the_kl_weight_is_said():
+    schedule = {"kl": {"beta": 0.04, "beta_end": 0.0}}
+    assert "(0.04 → 0 over the run)·KL (k2)" in describe(make_recipe(schedule))[1]
 
 
 @pytest.mark.parametrize(
