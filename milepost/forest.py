@@ -139,7 +139,10 @@ def build_batch(
     Weights count every trained episode, also those of constant groups, whose advantages are exactly 0: dropping them
     from the forest (exact only while nothing but the advantage has a gradient) changes no other token's weight.
     """
-    trained = [(e, c) for e, c in zip(episodes, credits, strict=True) if c.trained and e.num_sampled]
+    trained = [(e, c) for e, c in zip(episodes, credits, strict=True) if c.trained]
+    nothing = [str(e.id) for e, _ in trained if not e.num_sampled]
+    if nothing:
+        raise ValueError(f"episode {nothing[0]} is to be trained, but the policy sampled no token of it")
     per_token = aggregation_weights(
         [e.num_sampled for e, _ in trained], [e.group_id for e, _ in trained], aggregate, constant
     )

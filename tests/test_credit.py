@@ -137,6 +137,12 @@ def test_non_dyadic_rewards_do_not_spike():  # case A6
     close(one_group(rewards, **LOO), [-0.95] + [0.95 / 7] * 7, 1e-6)
 
 
+@pytest.mark.parametrize("how", [POPULATION, SAMPLE, BATCH])
+def test_a_large_common_offset_costs_no_precision(how):  # case A6: mean(x²) − mean(x)² would lose all of it
+    eight = np.array([1, 0.75, 0.75, 0.5, 0.5, 0.5, 0.25, 0])  # exact in binary, with the offset too
+    close(one_group(eight + 2.0**24, **how), one_group(eight, **how), 1e-9)
+
+
 def test_loo_with_group_scale_is_refused():  # case A5
     with pytest.raises(RecipeError, match='scale = "none"'):
         one_group([1, 0, 0, 0], baseline="loo", scale="group")

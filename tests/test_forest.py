@@ -67,6 +67,20 @@ def test_no_trained_token_is_none_and_wrong_advantage_length_is_named():
         build_batch([e], [Credit(c.episode, np.ones(1), True, True)])
 
 
+def test_an_episode_to_be_trained_without_a_sampled_token_is_named():  # case B11
+    live = episode(0, [([1], [2])])
+    for nothing in ([], [([1, 2], [])]):
+        with pytest.raises(ValueError, match="train/0/g/1/0 is to be trained, but the policy sampled no token"):
+            batch_of(live, episode(1, nothing))
+    assert batch_of(live, episode(1, [], trained=False)).num_events == 1
+
+
+def test_advantages_reach_the_events_as_they_were_given():  # case A29: nothing normalises them a second time
+    values = [1.7320508, -0.5773503, -0.5773503, -0.5773503]
+    batch = batch_of(*[episode(m, [([1], [2, m])], advantage=a) for m, a in enumerate(values)])
+    assert batch.advantage_E.tolist() == np.repeat(values, 2).tolist()
+
+
 def test_constant_groups_leave_the_forest_but_stay_in_the_denominator():
     live, dead = episode(0, [([1], [2, 3])], group="a"), episode(0, [([1], [4, 5, 6])], "b", 0.0, True, True)
     kept, whole = batch_of(live, dead), batch_of(live, dead, drop_constant_groups=False)

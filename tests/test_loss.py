@@ -183,13 +183,16 @@ def test_sapo_gate(tau, ratio, f, weight):
 
 
 @pytest.mark.parametrize(
-    ("now", "sampler", "advantage", "kept"),
+    ("now", "sampler", "advantage", "kept", "ratio", "ppo_clips"),
     [  # block A16
-        (0.35, 0.1, 1, False), (0.35, 0.1, -1, True), (0.1, 0.35, 1, True), (0.1, 0.35, -1, False), (0.02, 0.001, 1, True),
-        (0.95, 0.8, 1, True),
+        (0.35, 0.1, 1, False, 3.5, True), (0.35, 0.1, -1, True, 3.5, False), (0.1, 0.35, 1, True, 0.286, False),
+        (0.1, 0.35, -1, False, 0.286, True), (0.02, 0.001, 1, True, 20, True), (0.95, 0.8, 1, True, 1.187, False),
     ],
 )  # fmt: skip
-def test_dppo_masks_by_probability_moved(now, sampler, advantage, kept):
+def test_dppo_masks_by_probability_moved_where_ppo_clips_by_ratio(now, sampler, advantage, kept, ratio, ppo_clips):
+    _, _, stats = run([now / sampler], [advantage], old=math.log(sampler), **HIGHER)
+    assert bool(stats.clipped_low[0] | stats.clipped_high[0]) == ppo_clips
+    assert summarize([stats])["ratio/mean"] == pytest.approx(ratio, abs=1e-3)
     value, grad, stats = run([now / sampler], [advantage], old=math.log(sampler), objective="dppo_tv")
     expected = -advantage * now / sampler * kept
     assert value == pytest.approx(expected)
@@ -258,6 +261,15 @@ def test_aggregation_weights_are_gradients(aggregate, first, second, value):
     close(grad, [-first] * 2 + [second] * 6, 1e-12)
 
 
+def test_aggregation_of_lengths_4_and_7():  # block A6: A = 2; the source halves the token mean once more
+    for aggregate, first, second in (
+        ("sequence_mean", 0.25, 0.142857), ("constant", 0.142857, 0.142857), ("token_mean", 2 * 0.090909, 2 * 0.090909),
+    ):  # fmt: skip
+        _, grad = at_ratio_one([4, 7], [2, 2], aggregate, 7)
+        close(-grad, [first] * 4 + [second] * 7, 2e-6)
+    assert aggregation_weights([2, 6], ["g"] * 2, "constant", 1).tolist() == [0.5, 0.5]  # sums, averaged over episodes
+
+
 @pytest.mark.parametrize(("aggregate", "value"), [("token_mean", 0.6), ("sequence_mean", 0), ("constant", 0.3)])
 def test_loss_at_ratio_one_depends_on_aggregation_alone(aggregate, value):  # cases A2, A13; claims: +.6, 0, +.3
     got, grad = at_ratio_one([2, 8], [1, -1], aggregate, 10)
@@ -284,16 +296,21 @@ def test_micro_batches_add_up_to_the_token_mean():  # block A7, cases A14–A16
 
 
 @pytest.mark.parametrize(
-    ("aggregate", "constant", "long_wrong", "long_correct"),
-    [("sequence_mean", 0, 0.592667, 0.407333), ("token_mean", 0, 0.5, 0.5), ("constant", 8, 0.5, 0.5)],
+    ("aggregate", "constant", "chances", "long_wrong", "long_correct"),
+    [
+        ("sequence_mean", 0, [0.386036, 0.265319, 0.142015, 0.20663], 0.592667, 0.407333),
+        ("token_mean", 0, [0.299344, 0.299344, 0.200656, 0.200656], 0.5, 0.5),
+        ("constant", 8, [0.281088, 0.281088, 0.218912, 0.218912], 0.5, 0.5),
+    ],
 )
-def test_length_bias_of_one_softmax_step(aggregate, constant, long_wrong, long_correct):  # block E2
+def test_length_bias_of_one_softmax_step(aggregate, constant, chances, long_wrong, long_correct):  # block E2
     lengths = [2, 8, 2, 8]  # correct short, correct long, wrong short, wrong long; equiprobable; A = ±½
     _, grad = at_ratio_one(lengths, [0.5, 0.5, -0.5, -0.5], aggregate, constant)
     first_token = np.cumsum([0, *lengths[:-1]])
     # One token carries the choice. ×4 turns the mean over 4 episodes into a sum; the step size is 8.
     step = sum(0.25 * -grad[t] * 4 * (np.eye(4)[x] - 0.25) for x, t in enumerate(first_token))
     p = np.exp(8 * step) / np.exp(8 * step).sum()
+    close(p, chances)
     assert p[3] / (p[2] + p[3]) == pytest.approx(long_wrong, abs=5e-7)
     assert p[1] / (p[0] + p[1]) == pytest.approx(long_correct, abs=5e-7)
 
