@@ -12,7 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "milepost"
 # A module may import from layers above its own, and within its layer from modules named before it.
 LAYERS = [
     ["types"],
-    ["env", "recipe", "streams", "families", "sources", "shape", "tasks", "worker_main", "scorers", "workers", "reward_checks",
+    ["env", "tools",
+     "recipe", "streams", "families", "sources", "shape", "tasks", "worker_main", "scorers", "workers", "reward_checks",
      "reward", "credit", "forest", "loss", "formula"],
     ["disk", "rows", "charts", "progress", "profile", "tune"],
     ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary"],
@@ -27,7 +28,8 @@ LAYERS = [
 ]  # fmt: skip
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
 TORCH_FREE = [
-    "types", "env", "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
+    "types", "env", "tools",
+    "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
     "health.canary", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "cli",
 ]  # fmt: skip
 
