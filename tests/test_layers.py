@@ -17,7 +17,7 @@ LAYERS = [
      "reward", "credit", "forest", "loss", "formula"],
     ["disk", "rows", "charts", "progress", "profile", "tune"],
     ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary"],
-    ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.local", "executors", "rollout", "learner",
+    ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors", "rollout", "learner",
      "cost", "meter"],
     ["evaluate"],
     ["stages.session", "stages.sft", "stages.grpo", "stages.pipeline", "health.preflight"],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -110,6 +110,29 @@ class WorkCounters:
         return per_token * self.linear_tokens + per_pair * self.attention_pairs + per_head_position * self.head_positions
 
 
+class Talk(Protocol):
+    """Turns of many episodes that are sampled together, with memory between turns where the engine can keep it."""
+
+    num_active: int
+    """Requests that are not finished."""
+
+    def __enter__(self) -> Talk: ...
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    def submit(self, request: SampleRequest) -> None:
+        """`request.ids` is the whole context again; what is known of it is not computed again."""
+        ...
+
+    def step(self) -> list[tuple[SampleRequest, Sampled]]:
+        """Some progress for all active requests. → those that are finished now."""
+        ...
+
+    def release(self, episode: EpisodeId) -> None:
+        """The episode is over."""
+        ...
+
+
 class Sampler(Protocol):
     """Where tokens come from. Two phases: after `sample` returns, nothing but weights is held."""
 
@@ -119,6 +142,10 @@ class Sampler(Protocol):
 
     def sample(self, requests: Sequence[SampleRequest], settings: SamplingSettings) -> list[Sampled]:
         """One `Sampled` per request, in request order."""
+        ...
+
+    def converse(self, settings: SamplingSettings, first: np.ndarray) -> Talk:
+        """For episodes of many turns. `first`: the ids of some prompt."""
         ...
 
     def score(self, sequences: Sequence[tuple[np.ndarray, int, float]]) -> list[np.ndarray]:

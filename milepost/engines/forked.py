@@ -56,6 +56,8 @@ class ForkedMemory:
         self.layers: list[_LayerMemory] = []
         self.num_suffix = 0
         """Suffix tokens already stored; the step in progress writes at this index."""
+        self._ragged: torch.Tensor | None = None
+        """−inf [B, 1, 1, T] over suffix places that a row does not have; None: all rows are equally long."""
         self._assign_slots()
 
     @property
@@ -124,7 +126,7 @@ class ForkedMemory:
         self._slot_of_row = None if in_order else torch.from_numpy(slot_of_row).to(self.device)
         self._row_of_slot = None if in_order else torch.from_numpy(row_of_slot).to(self.device)
         self._row_lengths = torch.from_numpy(self.lengths_N[self.prompt_of_row]).to(self.device)
-        longest = int(self.lengths_N.max())
+        longest = self.layers[0].prompt_k.shape[2] if self.layers else int(self.lengths_N.max())
         self._padding = None
         if (self.lengths_N < longest).any():
             padded = torch.from_numpy(np.arange(longest) >= self.lengths_N[:, None]).to(self.device)
@@ -139,7 +141,7 @@ class ForkedMemory:
         ratio, slots = heads // key_heads, self.slots_per_prompt
         suffix_k, suffix_v = self._append(memory, key, value)
         q = query.reshape(rows, key_heads, ratio, size)
-        own, own_lse = _partial(q, suffix_k, suffix_v, scale, softcap, None)
+        own, own_lse = _partial(q, suffix_k, suffix_v, scale, softcap, self._ragged)
         if self._row_of_slot is not None:
             q = q.index_select(0, self._row_of_slot)
         q = q.view(-1, slots, key_heads, ratio, size).transpose(1, 2).reshape(-1, key_heads, slots * ratio, size)

@@ -20,11 +20,12 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from milepost.engines import forked, lean
+from milepost.engines import forked, lean, talk
 from milepost.engines.base import SampleRequest, SamplingSettings, WorkCounters
 from milepost.engines.draw import draw
 from milepost.engines.forked import ForkedCache, ForkedMemory
 from milepost.engines.full import ModelFacts, inference, model_facts, score_rows
+from milepost.engines.talk import Conversation, PlainConversation
 from milepost.streams import uniforms
 from milepost.types import EpisodeId, Sampled
 
@@ -37,6 +38,8 @@ _PROOF_GAP = 1e-4
 """float32: largest |Δ log-prob| against a full forward."""
 _PROOF_GAP_HALF = 0.1
 """bfloat16, float16: mean |Δ log-prob|; two correct ways differ by 0.03 to 0.04 there."""
+_PROOF_GAP_TALK_HALF = 0.5
+"""The same for a conversation's largest gap, which also has the attention over a padded memory in it."""
 
 
 @dataclass
@@ -75,6 +78,8 @@ class LocalEngine:
         self._ways: dict[str, bool | None] = dict.fromkeys(ways)
         """Way → proved (True), refuted (False), not tried yet (None)."""
         self._model_facts: ModelFacts | None = None
+        self._talks: bool | None = None
+        """Whether conversations keep their memory between turns: proved, refuted, not tried yet."""
 
     # --- the Sampler protocol -----------------------------------------------------------------------------------
 
@@ -114,6 +119,32 @@ class LocalEngine:
                                  "1 ≤ start ≤ length and a positive temperature are needed")  # fmt: skip
         with inference(self.model):
             return score_rows(self.model, self._facts(), sequences, self.counters)
+
+    def converse(self, settings: SamplingSettings, first: np.ndarray) -> Conversation | PlainConversation:
+        """A conversation of many turns, as a context manager. Fast ways are proved on `first`, the ids of some prompt."""
+        with inference(self.model):
+            facts = self._facts()
+            way = self._way([SampleRequest(EpisodeId("proof", 0, "", 0), 0, first, 1)], facts)
+            if way == "plain" or facts.window < facts.context:
+                return PlainConversation(self, settings)
+            if self._talks is None:
+                self._talks = self._prove_talk(way, first)
+        return Conversation(self, settings, way) if self._talks else PlainConversation(self, settings)
+
+    def _prove_talk(self, way: str, first: np.ndarray) -> bool:
+        counters, self.counters = self.counters, WorkCounters()
+        try:
+            gap = talk.prove(self, way, first)
+        finally:
+            self.counters = counters
+        exact = self.model.dtype in (torch.float32, torch.float64)
+        limit = _PROOF_GAP if exact else _PROOF_GAP_TALK_HALF
+        if gap > limit:
+            log.warning(
+                "engine: memory between turns is switched off for %s: its log-probs are off by %.2g nats, more than %g",
+                type(self.model).__name__, gap, limit,
+            )  # fmt: skip
+        return gap <= limit
 
     def load(self, version: int) -> None:
         """The module's parameters are now those of `version`. Nothing derived from weights is kept between calls."""

@@ -1,0 +1,423 @@
+"""Many turns with one memory: rows join and leave a running batch, and an episode's keys and values stay between turns.
+
+A turn feeds only what is new since the last one (the last sampled token and the observation), so the tokens that are
+prefilled grow linearly in turns. Members of a group share the keys and values of their first prompt. Rows that wait for
+their environment keep their memory and cost nothing.
+
+    talk.submit(request)      the row joins at the next step
+    talk.step()               one token for every row; → the requests that are finished
+    talk.release(episode)     its memory may be reused
+
+Shapes as in forked.py; A active rows come first, parked ones after them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+from milepost.engines import forked, lean
+from milepost.engines.base import SampleRequest, SamplingSettings
+from milepost.engines.draw import draw
+from milepost.engines.forked import ForkedCache, ForkedMemory, _LayerMemory
+from milepost.engines.full import inference
+from milepost.streams import uniforms
+from milepost.types import EpisodeId, Sampled
+
+if TYPE_CHECKING:
+    from milepost.engines.local import LocalEngine
+
+log = logging.getLogger(__name__)
+
+_FIRST_ROWS, _FIRST_SUFFIX = 16, 64
+_PROOF_CONTEXT = 24
+
+
+class RaggedMemory(ForkedMemory):
+    """A `ForkedMemory` whose rows differ in suffix length, come and go, and may be parked."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__([1], np.zeros(1, np.int64), device)
+        self.lengths_N = np.zeros(0, np.int64)
+        self.prompt_of_row = np.zeros(0, np.int64)
+        self.prompt_B = np.zeros(0, np.int64)
+        """Of every row, parked ones included."""
+        self.suffix_B = np.zeros(0, np.int64)
+        self._stale = True
+        """Prompts changed since rows were last given their slots."""
+
+    @property
+    def pairs_per_step(self) -> int:
+        longest = int(self.suffix_B[: self.num_rows].max()) + 1
+        return self.num_slots * int(self.lengths_N.max()) + self.num_rows * longest
+
+    def add_prompt(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], free: Sequence[int] = ()) -> int:
+        """Stores per-layer keys/values [1, K, p, D] in a free place or a new one; returns its index."""
+        length, longest = keys[0].shape[2], int(self.lengths_N.max(initial=0))
+        index = next(iter(free), len(self.lengths_N))
+        if not self.layers:
+            self.layers = [_LayerMemory(k.clone(), v.clone()) for k, v in zip(keys, values)]
+        else:
+            for layer, k, v in zip(self.layers, keys, values, strict=True):
+                layer.prompt_k = _placed(layer.prompt_k, k, index, max(length, longest))
+                layer.prompt_v = _placed(layer.prompt_v, v, index, max(length, longest))
+        lengths = np.zeros(max(index + 1, len(self.lengths_N)), np.int64)
+        lengths[: len(self.lengths_N)] = self.lengths_N
+        lengths[index] = length
+        self.lengths_N, self._stale = lengths, True
+        return index
+
+    def drop_prompt(self, index: int) -> None:
+        """Nobody continues it any more. One token of it is still computed with the others until its place is taken."""
+        self.lengths_N[index], self._stale = 1, True
+
+    def add_row(self, prompt: int) -> int:
+        """A new parked row that continues a prompt; returns its index."""
+        self.prompt_B = np.append(self.prompt_B, prompt)
+        self.suffix_B = np.append(self.suffix_B, 0)
+        return len(self.prompt_B) - 1
+
+    def past(self, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Per layer, the keys and values [1, K, t, D] of all that the row has seen."""
+        prompt, p, t = int(self.prompt_B[row]), int(self.lengths_N[self.prompt_B[row]]), int(self.suffix_B[row])
+        result = []
+        for layer in self.layers:
+            k, v = (x[prompt : prompt + 1, :, :p] for x in (layer.prompt_k, layer.prompt_v))
+            if t:
+                own = (x[row : row + 1, :, :t] for x in (layer.suffix_k, layer.suffix_v))  # type: ignore[index]
+                k, v = (torch.cat(pair, 2) for pair in zip((k, v), own))
+            result.append((k, v))
+        return result
+
+    def extend(self, row: int, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+        """Appends per-layer keys/values [1, K, m, D] to a row."""
+        at, m = int(self.suffix_B[row]), keys[0].shape[2]
+        for layer, k, v in zip(self.layers, keys, values, strict=True):
+            self._reserve(layer, k, len(self.prompt_B), at + m)
+            layer.suffix_k[row, :, at : at + m] = k[0]  # type: ignore[index]
+            layer.suffix_v[row, :, at : at + m] = v[0]  # type: ignore[index]
+        self.suffix_B[row] += m
+
+    def swap(self, a: int, b: int) -> None:
+        """Two rows change places."""
+        if a == b:
+            return
+        used = int(max(self.suffix_B[a], self.suffix_B[b]))
+        for layer in self.layers:
+            for tensor in (layer.suffix_k, layer.suffix_v):
+                if tensor is not None and used and max(a, b) < len(tensor):
+                    kept = tensor[a, :, :used].clone()
+                    tensor[a, :, :used] = tensor[b, :, :used]
+                    tensor[b, :, :used] = kept
+        for values in (self.prompt_B, self.suffix_B):
+            values[a], values[b] = values[b], values[a]
+
+    def begin_step(self, num_active: int) -> None:
+        """The next step feeds one token to each of the first `num_active` rows."""
+        if self._stale or not np.array_equal(self.prompt_B[:num_active], self.prompt_of_row):
+            self._stale = False
+            self.prompt_of_row = self.prompt_B[:num_active].copy()
+            self._assign_slots()
+        lengths = self.suffix_B[:num_active]
+        self._top = int(lengths.max()) + 1
+        self._rows = torch.arange(num_active, device=self.device)
+        self._at = torch.from_numpy(lengths.copy()).to(self.device)
+        self._ragged = None
+        if (lengths + 1 < self._top).any():
+            absent = torch.arange(self._top, device=self.device) > self._at[:, None]
+            self._ragged = torch.zeros(absent.shape, device=self.device).masked_fill_(absent, -torch.inf)[:, None, None]
+
+    def end_step(self) -> None:
+        self.suffix_B[: len(self.prompt_of_row)] += 1
+
+    def positions(self) -> torch.Tensor:
+        return self._row_lengths + self._at
+
+    def _append(self, memory: _LayerMemory, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self._reserve(memory, key, len(self.prompt_B), self._top)
+        memory.suffix_k[self._rows, :, self._at] = key[:, :, 0]  # type: ignore[index]
+        memory.suffix_v[self._rows, :, self._at] = value[:, :, 0]  # type: ignore[index]
+        rows = len(key)
+        return memory.suffix_k[:rows, :, : self._top], memory.suffix_v[:rows, :, : self._top]  # type: ignore[index]
+
+    def _reserve(self, layer: _LayerMemory, like: torch.Tensor, rows: int, length: int) -> None:
+        """Room for `rows` rows of `length` suffix tokens. Doubling copies each token at most once on average."""
+        have_rows, have = (0, 0) if layer.suffix_k is None else (layer.suffix_k.shape[0], layer.suffix_k.shape[2])
+        if rows <= have_rows and length <= have:
+            return
+        rows = have_rows if rows <= have_rows else max(_FIRST_ROWS, 2 * have_rows, rows)
+        length = have if length <= have else max(_FIRST_SUFFIX, 2 * have, length)
+        for name in ("suffix_k", "suffix_v"):
+            # Zeros, not just any memory: masked places are multiplied by 0, which garbage such as NaN would survive.
+            new = like.new_zeros(rows, like.shape[1], length, like.shape[3])
+            if (old := getattr(layer, name)) is not None:
+                new[:have_rows, :, :have] = old
+            setattr(layer, name, new)
+
+
+def _placed(block: torch.Tensor, x: torch.Tensor, index: int, longest: int) -> torch.Tensor:
+    """The block [N, K, P, D] with x [1, K, p, D] at `index`; grown where it must be."""
+    count, _, have, _ = block.shape
+    if index >= count or longest > have:
+        new = block.new_zeros(max(count, index + 1), block.shape[1], max(have, longest), block.shape[3])
+        new[:count, :, :have] = block
+        block = new
+    block[index, :, : x.shape[2]] = x[0]
+    return block
+
+
+@dataclass
+class _Episode:
+    """One episode's place in the memory."""
+
+    row: int
+    prompt: int
+    ids: np.ndarray
+    """All ids whose keys and values are stored: prompt and suffix."""
+
+
+@dataclass
+class _Running:
+    """A request that is being sampled, in the order of the active rows."""
+
+    request: SampleRequest
+    noise: np.ndarray
+    ids: list[int]
+    logprobs: list[float]
+
+
+class Conversation:
+    """Turns of many episodes over one `RaggedMemory`. A context manager: the model is in inference mode inside."""
+
+    def __init__(self, engine: LocalEngine, settings: SamplingSettings, way: str) -> None:
+        self.engine, self.settings, self.way = engine, settings, way
+        self.memory = RaggedMemory(engine._device)
+        self.eos = np.array(sorted(engine.eos_ids), np.int64)
+        self.episodes: dict[EpisodeId, _Episode] = {}
+        self.owners: list[EpisodeId | None] = []
+        """Of every row; None: the row is free."""
+        self.running: list[_Running] = []
+        self.logits: torch.Tensor | None = None
+        """[A, V]: of the next token of every active row."""
+        self.prompts: dict[bytes, int] = {}
+        self.first_logits: dict[int, torch.Tensor] = {}
+        self.users: dict[int, int] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Conversation:
+        self._stack.enter_context(inference(self.engine.model))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._stack.close()
+        self.memory = RaggedMemory(self.engine._device)
+        self.logits = None
+        self.first_logits.clear()
+        self.engine.release()
+
+    @property
+    def num_active(self) -> int:
+        return len(self.running)
+
+    # --- joining ------------------------------------------------------------------------------------------------
+
+    def submit(self, request: SampleRequest) -> None:
+        """The row joins with the next step. What the memory already holds of `request.ids` is not computed again."""
+        limit = self.engine._limit(request, self.engine._facts())
+        known = self.episodes.get(request.episode)
+        if known is not None and known.row < self.num_active:
+            raise ValueError(f"episode {request.episode} is being sampled already")
+        if known is not None and not _continues(known.ids, request.ids):
+            self.release(request.episode)  # its history was rewritten: a new segment
+            known = None
+        logits = self._begin(request) if known is None else self._extend(known, request.ids)
+        self._activate(self.episodes[request.episode])
+        noise = np.zeros(limit) if self.settings.is_greedy else uniforms(
+            self.engine.seed, request.episode, request.turn, limit)  # fmt: skip
+        self.running.append(_Running(request, noise, [], []))
+        self.logits = logits if self.logits is None else torch.cat((self.logits, logits))
+
+    def _begin(self, request: SampleRequest) -> torch.Tensor:
+        counters, key = self.engine.counters, request.ids.tobytes()
+        if key in self.prompts:
+            prompt = self.prompts[key]
+            counters.shared_tokens += len(request.ids)
+        else:
+            logits, cache = self.engine.prefill([request.ids])
+            taken = set(self.prompts.values())
+            free = [n for n in range(len(self.memory.lengths_N)) if n not in taken]
+            prompt = self.memory.add_prompt(*_layers(cache), free=free)
+            self.prompts[key], self.first_logits[prompt], self.users[prompt] = prompt, logits, 0
+        self.users[prompt] += 1
+        row = next((r for r, owner in enumerate(self.owners) if owner is None), None)
+        if row is None:
+            row = self.memory.add_row(prompt)
+            self.owners.append(None)
+        self.memory.prompt_B[row], self.memory.suffix_B[row] = prompt, 0
+        self.owners[row] = request.episode
+        self.episodes[request.episode] = _Episode(row, prompt, request.ids)
+        return self.first_logits[prompt]
+
+    def _extend(self, known: _Episode, ids: np.ndarray) -> torch.Tensor:
+        """Runs what is new of one row by itself, so that its bits do not depend on who else is there."""
+        began, counters = time.perf_counter(), self.engine.counters
+        new, start = ids[len(known.ids) :], len(known.ids)
+        cache = DynamicCache(config=self.engine.model.config)
+        for layer, (k, v) in enumerate(self.memory.past(known.row)):
+            cache.update(k, v, layer)
+        tokens = torch.from_numpy(new.astype(np.int64)).to(self.engine._device)[None]
+        logits = self.engine.forward(tokens, torch.arange(start, len(ids), device=tokens.device)[None], cache)
+        keys, values = _layers(cache)
+        self.memory.extend(known.row, [k[:, :, start:] for k in keys], [v[:, :, start:] for v in values])
+        known.ids = ids
+        counters.linear_tokens += len(new)
+        counters.prefill_tokens += len(new)
+        counters.attention_pairs += len(new) * start + len(new) * (len(new) + 1) // 2
+        counters.head_positions += 1 if self.engine._facts().keeps_last else len(new)
+        counters.prefill_seconds += time.perf_counter() - began
+        return logits
+
+    def _activate(self, episode: _Episode) -> None:
+        self._swap(episode.row, self.num_active)
+
+    def _swap(self, a: int, b: int) -> None:
+        self.memory.swap(a, b)
+        self.owners[a], self.owners[b] = self.owners[b], self.owners[a]
+        for row in {a, b}:
+            if (owner := self.owners[row]) is not None:
+                self.episodes[owner].row = row
+
+    # --- decoding -----------------------------------------------------------------------------------------------
+
+    def step(self) -> list[tuple[SampleRequest, Sampled]]:
+        """Draws one token for every active row, and feeds those that go on. → what is finished, in row order."""
+        if self.logits is None or not self.running:
+            return []
+        began = time.perf_counter()
+        noise = torch.tensor([r.noise[len(r.ids)] for r in self.running], dtype=torch.float64, device=self.logits.device)
+        tokens, logprobs = draw(self.logits, noise, self.settings)
+        for running, token, logprob in zip(self.running, tokens.tolist(), logprobs.tolist()):
+            running.ids.append(token)
+            running.logprobs.append(logprob)
+        going = np.array([r.ids[-1] not in self.engine.eos_ids and len(r.ids) < len(r.noise) for r in self.running])
+        finished = [r for r, goes in zip(self.running, going) if not goes]
+        self._park(going)
+        keep = torch.from_numpy(np.array([r.ids[-1] for r in self.running], np.int64)).to(tokens.device)
+        self.logits = self._feed(keep) if len(keep) else None
+        self.engine.counters.sampled_tokens += len(going)
+        self.engine.counters.decode_seconds += time.perf_counter() - began
+        return [(r.request, self._sampled(r)) for r in finished]
+
+    def _park(self, going: np.ndarray) -> None:
+        """Rows that are finished change places with the last ones that go on."""
+        rows = list(range(len(going)))
+        for row in np.flatnonzero(~going)[::-1]:
+            last = len(rows) - 1
+            self._swap(int(row), last)
+            self.running[row], self.running[last] = self.running[last], self.running[row]
+            rows.pop()
+            self.running.pop()
+
+    def _feed(self, tokens_A: torch.Tensor) -> torch.Tensor:
+        counters, memory, count = self.engine.counters, self.memory, len(tokens_A)
+        memory.begin_step(count)
+        counters.linear_tokens += count
+        counters.decode_tokens += count
+        counters.head_positions += count
+        counters.attention_pairs += memory.pairs_per_step
+        if self.way == "lean":
+            logits = lean.step(self.engine.model, tokens_A, memory.positions(), memory)
+        else:
+            memory.num_suffix = memory._top - 1
+            with forked.attending(self.engine.model, memory):
+                logits = self.engine.forward(tokens_A[:, None], memory.positions()[:, None], ForkedCache(memory))
+        memory.end_step()
+        for running in self.running:
+            episode = self.episodes[running.request.episode]
+            episode.ids = np.append(episode.ids, np.int32(running.ids[-1]))
+        return logits
+
+    def _sampled(self, running: _Running) -> Sampled:
+        finish = "stop" if running.ids[-1] in self.engine.eos_ids else "length"
+        temperature = 0.0 if self.settings.is_greedy else float(self.settings.temperature)
+        return Sampled(np.array(running.ids), np.array(running.logprobs), temperature, ((0, self.engine.version),), finish)
+
+    def release(self, episode: EpisodeId) -> None:
+        """The episode is over, or begins anew; its row and, after its last user, its prompt may be reused."""
+        known = self.episodes.pop(episode, None)
+        if known is None:
+            return
+        if known.row < self.num_active:
+            raise ValueError(f"episode {episode} is being sampled")
+        self.owners[known.row] = None
+        self.users[known.prompt] -= 1
+        if not self.users[known.prompt]:
+            self.prompts = {key: n for key, n in self.prompts.items() if n != known.prompt}
+            del self.first_logits[known.prompt], self.users[known.prompt]
+            self.memory.drop_prompt(known.prompt)
+
+
+def prove(engine: LocalEngine, way: str, ids: np.ndarray) -> float:
+    """Largest gap in nats between what a small conversation records and a full forward: three turns, ragged rows of which
+    two share a prompt, and one that waits for a turn."""
+    ids = ids[-_PROOF_CONTEXT:]
+    prompts = (ids, ids, ids[: max(1, 2 * len(ids) // 3)])
+    histories = {EpisodeId("proof", 0, way, member): prompt for member, prompt in enumerate(prompts)}
+    gaps: list[float] = []
+    with Conversation(engine, SamplingSettings(), way) as talk:
+        for turn in range(3):
+            for place, (episode, history) in enumerate(histories.items()):
+                if (turn, place) != (1, 0):  # the first one sits out the second turn
+                    talk.submit(SampleRequest(episode, turn, history, 2 + place))
+            while talk.num_active:
+                for request, sampled in talk.step():
+                    whole = np.concatenate([request.ids, sampled.ids])
+                    (scored,) = engine.score([(whole, len(request.ids), 1.0)])
+                    gaps.append(float(np.abs(scored - sampled.logprobs).max()))
+                    histories[request.episode] = np.concatenate([whole, ids[: 1 + turn]])
+    return max(gaps)
+
+
+class PlainConversation:
+    """The same for models whose memory cannot be kept this way: every turn is run from its beginning."""
+
+    def __init__(self, engine: Any, settings: SamplingSettings) -> None:
+        self.engine, self.settings = engine, settings
+        self.waiting: list[SampleRequest] = []
+
+    def __enter__(self) -> PlainConversation:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.engine.release()
+
+    @property
+    def num_active(self) -> int:
+        return len(self.waiting)
+
+    def submit(self, request: SampleRequest) -> None:
+        self.waiting.append(request)
+
+    def step(self) -> list[tuple[SampleRequest, Sampled]]:
+        """Samples all that was submitted, to the end."""
+        requests, self.waiting = self.waiting, []
+        return list(zip(requests, self.engine.sample(requests, self.settings)))
+
+    def release(self, episode: EpisodeId) -> None:
+        """Nothing is kept between turns."""
+
+
+def _continues(before: np.ndarray, ids: np.ndarray) -> bool:
+    return len(ids) > len(before) and bool((ids[: len(before)] == before).all())
+
+
+def _layers(cache: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    return [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
