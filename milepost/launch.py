@@ -52,7 +52,7 @@ def open_session(
         )  # fmt: skip
         tell(str(tasks.report))
         grader.check_columns([*tasks.train, *tasks.validation, *tasks.test])
-        check_plan(tasks, recipe, stages)
+        check_plan(tasks, recipe, stages, tokenizer())
         # A function that breaks the contract is told now, and not when the model is loaded and has sampled.
         grader.score_texts(tasks.train[0], [str(tasks.train[0].answer)] * 2)
         policy = load_model(recipe.model)
@@ -69,14 +69,20 @@ def open_session(
             yield session
 
 
-def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str]) -> None:
-    """Refuses stages that these tasks cannot feed: too few for one batch, demonstrations that cannot be read."""
+def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str], tokenizer: Any) -> None:
+    """Refuses stages that these tasks cannot feed: too few for one batch, demonstrations that cannot be read or encoded."""
+
+    def encode(task: Task, text: str) -> None:
+        length(task.prompt, tokenizer, recipe.tasks)
+        completion_ids(text, tokenizer, recipe.tasks)
+
     if "grpo" in stages and recipe.grpo.steps:
         order = TaskOrder(tasks.train, recipe.tasks.order, recipe.seed, tasks.sources)
         order.take(recipe.rollout.prompts_per_step)
     if "sft" in stages and recipe.sft.steps:
         held_out = [*tasks.validation, *tasks.test]
-        demonstrations(recipe.sft, tasks.train, seed=recipe.seed, shape=recipe.tasks, held_out=held_out)
+        demonstrations(recipe.sft, tasks.train, seed=recipe.seed, shape=recipe.tasks, held_out=held_out,
+                       check=encode)  # fmt: skip
 
 
 @contextmanager

@@ -33,16 +33,8 @@ def prompt_ids(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSe
     In text format messages are joined by newlines. Raises DataError when the template refuses the messages or the
     tokenizer does not know a character.
     """
-    if uses_chat(tokenizer, section):
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
-        text = _template(tokenizer, messages, add_generation_prompt=True)
-        if not text.endswith(assistant_header(tokenizer)):
-            raise DataError("the tokenizer's chat template does not end this prompt with the assistant's header; check "
-                            "that its last message is not the assistant's own")  # fmt: skip
-        ids = _encode(tokenizer, text)
-    else:
-        text = prompt if isinstance(prompt, str) else "\n".join(_content(m) for m in prompt)
-        ids = _encode(tokenizer, text)
+    ids = _encode(tokenizer, _prompt_text(prompt, tokenizer, section))
+    if not uses_chat(tokenizer, section):
         lead = leading_ids(tokenizer)
         ids = ids if ids[: len(lead)] == lead and lead else lead + ids
     if not ids:
@@ -50,8 +42,31 @@ def prompt_ids(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSe
     return np.array(ids, dtype=np.int32)
 
 
+def _prompt_text(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSection) -> str:
+    """What is encoded: the rendered template, or the text as it is."""
+    if not uses_chat(tokenizer, section):
+        return prompt if isinstance(prompt, str) else "\n".join(_content(m) for m in prompt)
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
+    text = _template(tokenizer, messages, add_generation_prompt=True)
+    if not text.endswith(assistant_header(tokenizer)):
+        raise DataError("the tokenizer's chat template does not end this prompt with the assistant's header; check "
+                        "that its last message is not the assistant's own")  # fmt: skip
+    return text
+
+
 def length(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSection) -> int:
-    """Number of prompt tokens: of the very ids that `prompt_ids` returns, template and system message included."""
+    """Number of prompt tokens: of the very ids that `prompt_ids` returns, template and system message included.
+
+    Beyond twice `max_prompt_tokens` it may be the count of the prompt's beginning alone: megabytes need not be encoded to
+    be refused. A cut changes the tokens next to it only, so a beginning of over twice the limit leaves no doubt.
+    """
+    limit = 2 * section.max_prompt_tokens
+    text = _prompt_text(prompt, tokenizer, section)
+    size = 8 * limit  # characters; usual text has 2 to 5 of them in a token
+    while size < len(text):
+        if (num_tokens := len(_ids(tokenizer, text[:size]))) > limit:
+            return num_tokens
+        size *= 4
     return len(prompt_ids(prompt, tokenizer, section))
 
 
@@ -186,7 +201,7 @@ def _content(message: Message) -> str:
 
 def _encode(tokenizer: Any, text: str) -> list[int]:
     """Ids without added special tokens. Raises DataError naming the first character the tokenizer does not know."""
-    ids = [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
+    ids = _ids(tokenizer, text)
     unknown = getattr(tokenizer, "unk_token_id", None)
     if unknown is not None and unknown in ids:
         piece = _unknown_piece(tokenizer, text, unknown)
@@ -194,6 +209,11 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
             raise DataError(f"the tokenizer does not know {piece!r} (U+{ord(piece[0]):04X}) in {_near(text, piece)!r}; use "
                             "characters it knows, or make the policy with a charset or texts that hold it")  # fmt: skip
     return ids
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    # verbose: what is too long is told by Milepost, with its line
+    return [int(i) for i in tokenizer.encode(text, add_special_tokens=False, verbose=False)]
 
 
 def _unknown_piece(tokenizer: Any, text: str, unknown: int) -> str | None:

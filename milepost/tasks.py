@@ -90,9 +90,10 @@ def load_tasks(
     """Reads all sources (or `rows`: a datasets object, a list of mappings, or either by split name).
 
     `check(task)` gives the reason why the task's own checker rejects its gold answer, or None; it is not asked about
-    tasks without one. `length(task)` counts the ids the policy would be sent; longer than `section.max_prompt_tokens`
-    follows `section.overlong`. Raises RecipeError for a source that cannot be read and DataError when what it holds
-    cannot be used: no usable task, a missing column, one prompt in two splits, too few tasks for the held-out splits.
+    tasks without one. `length(task)` counts the ids the policy would be sent (a lower bound will do for those over twice
+    the limit); longer than `section.max_prompt_tokens` follows `section.overlong`. Raises RecipeError for a source that
+    cannot be read and DataError when what it holds cannot be used: no usable task, a missing column, one prompt in two
+    splits, too few tasks for the held-out splits, a prompt that `length` cannot encode.
     """
     if "{prompt}" not in section.template:
         raise RecipeError(
@@ -122,17 +123,23 @@ def load_tasks(
         notes=tuple(source.note for source in held if source.note),
     )  # fmt: skip
     if not report.num_usable:
-        long = "over-long" in report.counts
-        hint = (
-            f"raise tasks.max_prompt_tokens = {section.max_prompt_tokens}"
-            if long
-            else "every row needs a prompt and a gold answer"
-        )
-        raise DataError(f"no usable task: {' '.join(str(report).split())}; {hint}")
+        raise DataError(f"no usable task: {' '.join(str(report).split())}; {_advice(report, section)}")
     splits, notes = _split(found, section, seed, weights, str(report))
     notes += shared_answers(splits)
     report = replace(report, splits={name: len(splits[name]) for name in SPLITS}, notes=report.notes + notes)
     return TaskSet(**{name: tuple(splits[name]) for name in SPLITS}, report=report, sources=weights)
+
+
+def _advice(report: LoadReport, section: TasksSection) -> str:
+    """What to do where no row is usable, by what most of them suffer from."""
+    cause = next(iter(report.counts), "")
+    if cause == "over-long":
+        return f"raise tasks.max_prompt_tokens = {section.max_prompt_tokens}"
+    if cause == "answer rejected" and any("reward.canary_good" in row.detail for row in report.bad):
+        return "set reward.canary_good to a completion that [reward] scores as success, with {answer} for the answer"
+    if cause == "answer rejected":
+        return "correct the answers, or the settings of [reward] that reject them"
+    return "every row needs a prompt and a gold answer"
 
 
 def _read_all(section: TasksSection, seed: int, rows: Any) -> list[SourceRows]:
@@ -165,13 +172,17 @@ def _check_duplicate(one: Found, source: str, seen: Mapping[str, tuple[Found, st
 
 
 def _check_task(one: Found, section: TasksSection, check: Any, length: Any) -> None:
-    task = one.task
-    if length is not None and (num_tokens := length(task)) > section.max_prompt_tokens:
+    task, limit = one.task, section.max_prompt_tokens
+    try:
+        num_tokens = length(task) if length is not None else 0
+    except DataError as error:  # an unknown character, roles that the template refuses
+        raise DataError(f"{task.source} line {one.line}: {error}") from error
+    if num_tokens > limit:
+        count = f"{num_tokens} tokens" if num_tokens <= 2 * limit else f"at least {num_tokens} tokens"
         if section.overlong == "error":
-            raise DataError(f"{task.source} line {one.line}: the prompt has {num_tokens} tokens, over "
-                            f"tasks.max_prompt_tokens = {section.max_prompt_tokens}; raise it, or drop such prompts with "
-                            'tasks.overlong = "drop"')  # fmt: skip
-        raise Unusable("over-long", f"{num_tokens} tokens, limit {section.max_prompt_tokens}")
+            raise DataError(f"{task.source} line {one.line}: the prompt has {count}, over tasks.max_prompt_tokens = "
+                            f'{limit}; raise it, or drop such prompts with tasks.overlong = "drop"')  # fmt: skip
+        raise Unusable("over-long", f"{count}, limit {limit}")
     if check is not None and task.answer is not None:
         try:
             reason = check(task)
@@ -389,18 +400,20 @@ class Demonstration(NamedTuple):
 
 def demonstrations(
     section: SftSection, tasks: Sequence[Task], *, seed: int = 0, shape: TasksSection | None = None,
-    held_out: Sequence[Task] = (),
+    held_out: Sequence[Task] = (), check: Callable[[Task, str], object] | None = None,
 ) -> list[Demonstration]:  # fmt: skip
     """The demonstrations of the warm start: from a JSONL file, a Python function, or a template, of each training task.
 
     A template is formatted with `answer` and every column; a function is called with those it names, and None passes a task
     over. The rows of a file hold prompt and completion; `shape` gives their prompts the tasks' system message and template,
     and none may be a `held_out` prompt. `num_demonstrations` keeps those whose keyed hash ranks lowest, in their given
-    order. Raises RecipeError or DataError.
+    order. `check(task, completion)` may raise DataError for one that is kept; where it stands is added. Raises RecipeError
+    or DataError.
     """
     spec = section.demonstrations
+    lines: list[int] = []
     if Path(spec).suffix in (".jsonl", ".json"):
-        made = _from_file(spec, shape or TasksSection(), held_out)
+        made, lines = _from_file(spec, shape or TasksSection(), held_out)
     elif re.search(r"\{\w", spec):
         made = [Demonstration(task, _fill(spec, task)) for task in tasks]
     elif re.fullmatch(r"\S+:\w+", spec):
@@ -416,7 +429,17 @@ def demonstrations(
         raise DataError(f"sft.demonstrations = {spec!r} gives no demonstration: there is no training task")
     ranks = [_rank(seed, f"{d.task.key}/{d.completion}") for d in made]
     kept = sorted(sorted(range(len(made)), key=lambda i: ranks[i])[:wanted])
+    for i in kept if check else ():
+        _check_kept(check, made[i], lines[i] if lines else 0)
     return [made[i] for i in kept]
+
+
+def _check_kept(check: Any, one: Demonstration, line: int) -> None:
+    try:
+        check(one.task, one.completion)
+    except DataError as error:
+        where = f"{one.task.source} line {line}" if line else f"task {one.task.key} of {one.task.source!r}"
+        raise DataError(f"sft.demonstrations: {where}: {error}") from error
 
 
 def _fill(template: str, task: Task) -> str:
@@ -460,13 +483,14 @@ def _demonstrator(spec: str, seed: int) -> Callable[[Task], str | None]:
     return shown
 
 
-def _from_file(path: str, shape: TasksSection, held_out: Sequence[Task]) -> list[Demonstration]:
+def _from_file(path: str, shape: TasksSection, held_out: Sequence[Task]) -> tuple[list[Demonstration], list[int]]:
+    """The demonstrations and their lines."""
     try:
         held = read_sources([SourceSection(kind="jsonl", path=path)], 0)[0]
     except RecipeError as error:
         raise RecipeError(str(error).replace("tasks.sources[0].path", "sft.demonstrations")) from error
     secret = {prompt_id(task.prompt) for task in held_out}
-    made, bad = [], list(held.bad)
+    made, lines, bad = [], [], list(held.bad)
     for line, row in held.rows:
         try:
             if "prompt" not in row or "completion" not in row:
@@ -486,11 +510,12 @@ def _from_file(path: str, shape: TasksSection, held_out: Sequence[Task]) -> list
         if prompt_id(task.prompt) in secret:
             raise DataError(f"sft.demonstrations: {held.name} line {line} is a validation or test task; remove it")
         made.append(Demonstration(task, completion))
+        lines.append(line)
     if bad:
         raise DataError(
             f"sft.demonstrations = {path!r}: {len(bad)} rows are unusable, first {bad[0]}; correct or remove them"
         )
-    return made
+    return made, lines
 
 
 def _completion(value: Any) -> str:

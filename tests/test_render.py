@@ -157,6 +157,26 @@ def test_unknown_characters_are_named_and_never_silent():
     assert 2 in prompt_ids("1<unk>", tokenizer, AUTO)
 
 
+def test_an_endless_prompt_is_recognised_by_its_beginning():
+    """5 million characters: exact up to 8 × 2 × 10 of them, then the beginning is counted, one token a character."""
+    section = TasksSection(max_prompt_tokens=10)
+    tokenizer = make_tokenizer(["a", "b"], "characters", 64)
+    assert [length("ab" * n, tokenizer, section) for n in (5, 11, 80)] == [10, 22, 160]
+    seen = []
+    whole, tokenizer.encode = tokenizer.encode, lambda text, **options: seen.append(len(text)) or whole(text, **options)
+    assert length("ab" * 2_500_000, tokenizer, section) == 160
+    assert max(seen) == 160
+
+
+def test_a_long_text_of_few_tokens_is_counted_whole():
+    """3,000 characters in 5 tokens of a vocabulary of words, and the beginning alone says nothing."""
+    long = "a" * 999
+    tokenizer = make_tokenizer([long, "b", " "], "words", 64)
+    assert length(f"{long} {long} {long}", tokenizer, TasksSection(max_prompt_tokens=4)) == 5
+    chat = TasksSection(max_prompt_tokens=30)
+    assert length("x" * 10_000, CHAT, chat) == 480 - 11  # characters, 12 of which are <|im_start|>
+
+
 def test_an_empty_prompt_is_refused():
     with pytest.raises(DataError, match="at least one token"):
         prompt_ids("", byte_tokenizer(), AUTO)

@@ -149,6 +149,12 @@ def test_a_gold_that_its_own_checker_rejects_is_dropped_and_counted() -> None:
         (3, "the checker raised ValueError: boom"),
         (4, "even"),
     ]
+    for says, advice in (
+        ("odd", r"correct the answers, or the settings of \[reward\] that reject them$"),
+        ("reward.canary_good gives 'x', which scores 0", r"; set reward\.canary_good to a completion that .*\{answer\}"),
+    ):
+        with pytest.raises(DataError, match=advice):
+            load_tasks(section(), 0, rows=numbered(4), check=lambda task, says=says: says)
     no_gold = [{"prompt": "q"}]
     assert load_tasks(section(answer_column="none"), 0, rows=no_gold, check=lambda task: "no").report.num_usable == 1
 
@@ -163,8 +169,21 @@ def test_overlong_prompts_are_dropped_and_counted_or_refused() -> None:  # cases
     loaded = load_tasks(section(**shaped), 0, rows=rows, length=length)
     assert [task.prompt[1]["content"] for task in loaded.train] == ["a b c please"]  # type: ignore[index]
     assert [(row.line, row.cause, row.detail) for row in loaded.report.bad] == [(2, "over-long", "7 tokens, limit 6")]
+    far = load_tasks(section(**{**shaped, "max_prompt_tokens": 2}), 0, rows=[*rows[:1], {"prompt": "e", "answer": "1"}],
+                     length=lambda task: 5 if "a b c" in task.prompt[1]["content"] else 2)  # fmt: skip
+    assert far.report.bad[0].detail == "at least 5 tokens, limit 2"  # beyond twice the limit nobody has to count on
     with pytest.raises(DataError, match=r"line 2: the prompt has 7 tokens, over tasks.max_prompt_tokens = 6"):
         load_tasks(section(**shaped, overlong="error"), 0, rows=rows, length=length)
+
+
+def test_a_prompt_that_cannot_be_encoded_is_named_by_source_and_line() -> None:
+    def length(task: Task) -> int:
+        if task.prompt == "c":
+            raise DataError("the tokenizer does not know 'c'")
+        return 1
+
+    with pytest.raises(DataError, match=r"^rows line 3: the tokenizer does not know 'c'$"):
+        load_tasks(section(), 0, rows=[{"prompt": p, "answer": "1"} for p in "abcd"], length=length)
 
 
 # --- prompts ------------------------------------------------------------------------------------------------------
@@ -518,6 +537,11 @@ def test_a_subset_of_demonstrations_is_deterministic_and_grows() -> None:
         some(31)
 
 
+def without_three(task: Task, text: str) -> None:
+    if "3" in text:
+        raise DataError("no token for 3")
+
+
 def test_a_file_of_demonstrations_is_shaped_like_the_tasks_and_holds_no_held_out_prompt(tmp_path: Path) -> None:
     path = tmp_path / "demos.jsonl"
     jsonl(path, [{"prompt": "1+1?", "completion": "It is 2."},
@@ -527,6 +551,13 @@ def test_a_file_of_demonstrations_is_shaped_like_the_tasks_and_holds_no_held_out
     assert [d.completion for d in made] == ["It is 2.", "3"]
     assert made[0].task.prompt == ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Q: 1+1?"})
     held_out = load_tasks(shape, 0, rows=[{"prompt": "1+2?", "answer": "3"}]).train
+    with pytest.raises(DataError, match=r"^sft\.demonstrations: demos line 2: no token for 3$"):
+        demonstrations(SftSection(demonstrations=str(path)), (), shape=shape, check=without_three)
+    one = SftSection(demonstrations=str(path), num_demonstrations=1)
+    seed = next(s for s in range(20) if demonstrations(one, (), seed=s)[0].completion == "It is 2.")
+    assert len(demonstrations(one, (), seed=seed, check=without_three)) == 1  # only those that are used are checked
+    with pytest.raises(DataError, match=rf"^sft\.demonstrations: task {held_out[0].key} of 'rows': no token for 3$"):
+        demonstrations(SftSection(demonstrations="{answer}"), held_out, check=without_three)
     with pytest.raises(DataError, match="demos line 2 is a validation or test task"):
         demonstrations(SftSection(demonstrations=str(path)), (), shape=shape, held_out=held_out)
     path.write_text('{"prompt": "a", "completion": ""}\n{"prompt": "b"}\n')
