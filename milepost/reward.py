@@ -200,7 +200,7 @@ class Grader:
         if good is None:
             return None
         reward = self.score_texts(task, [good])[0]
-        return None if reward.success else _good_problem(task, reward)
+        return None if reward.success else _good_problem(task, reward, good if self.section.canary_good else "")
 
     def canary(self, tasks: Sequence[Task]) -> CanaryReport:
         """Scores a right and a wrong answer for the first task of each source: they must be a success and a failure."""
@@ -213,7 +213,8 @@ class Grader:
             if good is None:
                 continue
             right, wrong = self.score_texts(task, [good, self._bad_text()])
-            checks.append(CanaryCheck(task.key, task.source, right, wrong, _canary_problem(task, right, wrong)))
+            problem = _canary_problem(task, right, wrong, good if self.section.canary_good else "")
+            checks.append(CanaryCheck(task.key, task.source, right, wrong, problem))
         skipped = None if checks else "no right answer is known: set reward.canary_good, for example 'Answer: {answer}'"
         return CanaryReport(tuple(checks), skipped)
 
@@ -464,14 +465,17 @@ def _episode_of(task: Task, text: str, member: int) -> Episode:
     return Episode(EpisodeId("check", 0, task.key, member), f"check/{task.key}", (turn,), stop)
 
 
-def _good_problem(task: Task, reward: Reward) -> str:
+def _good_problem(task: Task, reward: Reward, filled: str) -> str:
+    """`filled`: reward.canary_good with the answer in it, where that is set; then it may be what is wrong."""
     found = f"is unscorable ({reward.cause})" if reward.cause else f"scores {dict(reward.parts)}"
+    if filled:
+        return f"reward.canary_good with the task's own answer, {filled[:60]!r}, {found}"
     return f"the task's own answer {str(task.answer)[:60]!r} {found}"
 
 
-def _canary_problem(task: Task, good: Reward, bad: Reward) -> str | None:
+def _canary_problem(task: Task, good: Reward, bad: Reward, filled: str) -> str | None:
     if not good.success:
-        return f"task {task.key}: {_good_problem(task, good)}"
+        return f"task {task.key}: {_good_problem(task, good, filled)}"
     if bad.success is not False and str(task.answer) != BAD_ANSWER:
         return f"task {task.key}: a wrong answer is not scored as wrong ({bad.cause or dict(bad.parts)})"
     return None

@@ -591,7 +591,8 @@ def test_the_canary_sings_while_right_is_one_and_wrong_is_zero(functions):  # ca
     with Grader(section("numeric", extract=r"\\boxed\{(.*?)\}", canary_good="So {answer}.")) as grader:
         report = grader.canary(tasks)  # the template does not fit the pattern: always 0
         assert not report.ok
-        assert "the task's own answer '4' scores {'numeric': 0.0}" in next(iter(report))
+        says = "reward.canary_good with the task's own answer, 'So 4.', scores {'numeric': 0.0}"
+        assert next(iter(report)) == f"task a: {says}" and grader.check_gold(tasks[0]) == says
     with Grader(section(functions("always_good"), canary_good="{answer}")) as grader:
         assert "a wrong answer is not scored as wrong" in grader.canary(tasks).problems[0]
     with Grader(section(functions("raises_always"), canary_good="{answer}")) as grader:
