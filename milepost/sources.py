@@ -201,19 +201,24 @@ def _read_function(source: SourceSection, seed: int, setting: str) -> SourceRows
 
 def load_function(spec: str, setting: str) -> Callable[..., Any]:
     """The function named by "module:function" or "file.py:function". Raises RecipeError naming `setting`."""
+    return load_named(spec, setting, "function", callable, inspect.isfunction)
+
+
+def load_named(spec: str, setting: str, kind: str, fits: Callable[[Any], bool], listed: Callable[[Any], bool]) -> Any:
+    """What "module:name" or "file.py:name" names, if `fits`; otherwise RecipeError with the names that are `listed`."""
     where, colon, name = spec.rpartition(":")
     if not colon or not where or not name:
-        raise RecipeError(f"{setting} = {spec!r} must look like module:function or file.py:function")
+        raise RecipeError(f"{setting} = {spec!r} must look like module:{kind} or file.py:{kind}")
     try:
         module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except Exception as error:
         raise RecipeError(f"{setting} = {spec!r}: {where} cannot be imported ({type(error).__name__}: {_short(error)}); "
                           "check the name and where it is run from") from error  # fmt: skip
-    function = getattr(module, name, None)
-    if not callable(function):
-        public = sorted(k for k, v in vars(module).items() if inspect.isfunction(v) and not k.startswith("_"))
-        raise RecipeError(f"{setting} = {spec!r}: {where} has no function {name!r}; it has {', '.join(public) or 'none'}")
-    return function
+    found = getattr(module, name, None)
+    if not fits(found):
+        public = sorted(key for key, value in vars(module).items() if listed(value) and not key.startswith("_"))
+        raise RecipeError(f"{setting} = {spec!r}: {where} has no {kind} {name!r}; it has {', '.join(public) or 'none'}")
+    return found
 
 
 def _load_file(path: Path) -> Any:

@@ -14,7 +14,8 @@ LAYERS = [
     ["types"],
     ["env", "tools",
      "recipe", "streams", "families", "sources", "shape", "tasks", "worker_main", "scorers", "workers", "reward_checks",
-     "reward", "credit", "forest", "loss", "formula"],
+     "reward", "credit", "forest", "loss", "formula",
+     "envs.find", "envs.calc"],
     ["disk", "rows", "charts", "progress", "profile", "tune"],
     ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary"],
     ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors", "rollout", "learner",
@@ -31,6 +32,7 @@ TORCH_FREE = [
     "types", "env", "tools",
     "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
     "health.canary", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "cli",
+    "envs.find", "envs.calc",
 ]  # fmt: skip
 
 
