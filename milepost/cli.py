@@ -163,12 +163,16 @@ def run_stages(args: argparse.Namespace) -> int:
 
 
 def run_resume(args: argparse.Namespace) -> int:
-    from milepost.launch import open_session
-    from milepost.stages.pipeline import run_pipeline
     from milepost.store import Run
 
     with Run.open(args.folder) as run:
-        recipe, stages = run.recipe, tuple(run.meta().get("stages", ("sft", "grpo", "test")))
+        recipe, stages, status = run.recipe, tuple(run.meta().get("stages", ("sft", "grpo", "test"))), run.status
+    if status == "finished":
+        print(f"{args.folder} is finished, so there is nothing to do; `milepost show {args.folder}` shows it")
+        return 0
+    from milepost.launch import open_session
+    from milepost.stages.pipeline import run_pipeline
+
     with open_session(recipe, resume=Path(args.folder), stages=stages) as session:
         run_pipeline(session, stages=stages)
     return _finished(session.run.path)

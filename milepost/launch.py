@@ -24,7 +24,7 @@ from milepost.render import check_format, completion_ids, decode, length, prompt
 from milepost.reward import Grader
 from milepost.rollout import Codec
 from milepost.stages.session import RunStopped, Session
-from milepost.store import Run
+from milepost.store import Run, check_place
 from milepost.tasks import TaskOrder, TaskSet, demonstrations, load_tasks
 from milepost.types import RecipeError, Task
 
@@ -42,6 +42,8 @@ def open_session(
     tell = (lambda text: None) if quiet else say
     with ExitStack() as stack:
         existing = stack.enter_context(Run.open(resume, write=True)) if resume else None
+        if existing is None:
+            check_place(recipe.out, recipe.name)
         recipe = existing.recipe if existing else recipe
         grader = stack.enter_context(Grader(recipe.reward))
         # The tokenizer is fetched when the first row is ready to be counted: unreadable rows are told before.

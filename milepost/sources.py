@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import itertools
 import json
+import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -149,16 +150,37 @@ def _read_datasets(source: SourceSection, seed: int, setting: str) -> SourceRows
         raise RecipeError(
             f'{setting}.kind = "datasets" needs the package datasets; pip install "milepost[datasets]"'
         ) from error
-    folder = Path(source.path)
+    path = os.path.expanduser(source.path)
+    _refuse_missing(path, setting)
+    folder = Path(path)
     saved = any((folder / marker).is_file() for marker in ("dataset_info.json", "dataset_dict.json"))
     if saved and source.params:
         raise RecipeError(f"{setting}.params does nothing for a data set saved to disk; remove it")
     try:
-        held = datasets.load_from_disk(source.path) if saved else datasets.load_dataset(source.path, **source.params)
+        held = datasets.load_from_disk(path) if saved else datasets.load_dataset(path, **source.params)
     except Exception as error:
         raise RecipeError(f"{setting}.path = {source.path!r} cannot be loaded as a data set: {_short(error)}; check the "
                           "path, its params and the network") from error  # fmt: skip
     return rows_in_memory(held, source_name(source), source.weight, source.size)
+
+
+_BUILDERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text", ".parquet": "parquet",
+             ".arrow": "arrow"}  # fmt: skip
+
+
+def _refuse_missing(path: str, setting: str) -> None:
+    """load_dataset asks the hub for whatever is no folder here, and asks again: half a minute for a misspelt file."""
+    first, *rest = path.split("/")
+    builder = _BUILDERS.get(Path(path).suffix.lower())
+    on_hub = "://" in path or path.startswith("buckets/")
+    local = path.startswith(("/", ".", "~")) or builder or len(rest) > 1 or (rest and Path(first).is_dir())
+    if on_hub or not local or Path(path).is_dir():
+        return
+    if Path(path).is_file():
+        raise RecipeError(f"{setting}.path = {path!r} is a file, which load_dataset takes by its kind: set path = "
+                          f'"{builder or "json"}" and params = {{ data_files = "{path}" }}')  # fmt: skip
+    named = f', or write "hf://datasets/{path}" if it is meant on the hub' if len(rest) == 1 and first not in "~.." else ""
+    raise RecipeError(f"{setting}.path = {path!r}: there is no such file or folder in {Path.cwd()}; correct it{named}")
 
 
 def rows_in_memory(held: Any, name: str, weight: float = 1.0, size: int = 0) -> SourceRows:

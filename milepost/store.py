@@ -130,6 +130,7 @@ class Run:
         `toml` is the recipe's text as given, `formula` the resolved loss in words. Versions are recorded by themselves;
         `meta` adds facts such as the model's identity. Raises RecipeError or StoreError.
         """
+        check_place(root, recipe.name)
         path = _new_folder(Path(root), recipe.name)
         lock = WriteLock(path)
         try:
@@ -455,9 +456,24 @@ class Run:
 # Files
 
 
-def _new_folder(root: Path, name: str) -> Path:
+def check_place(root: str | Path, name: str) -> None:
+    """Refuses a folder or a name in which no run can be made; makes nothing. Raises RecipeError."""
     if not name or name in (".", "..") or "/" in name or "\0" in name or len(name.encode()) > 200:
         raise RecipeError(f'name = {name[:40]!r} must be a plain folder name of at most 200 bytes; "run" works')
+    if not str(root).strip():
+        raise RecipeError(f'out = "{root}" names no folder; use "runs", or "." for the current one')
+    there = next(place for place in (Path(root), *Path(root).parents) if os.path.lexists(place))
+    effective = os.access in os.supports_effective_ids
+    if not os.path.isdir(there):
+        problem = f"{there} is not a folder"
+    elif not os.access(there, os.W_OK | os.X_OK, effective_ids=effective):
+        problem = f"{there.resolve()} cannot be written"
+    else:
+        return
+    raise RecipeError(f'out = "{root}": {problem}; name a folder that can be written, such as "runs"')
+
+
+def _new_folder(root: Path, name: str) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         for number in range(1, 100_000):

@@ -62,6 +62,21 @@ RECIPES = {
     "override of nothing": ({}, ["grpo.stpes=3"], ["grpo.stpes", "grpo.steps"]),
     "override without value": ({}, ["grpo.steps="], ["grpo.steps"]),
     "override of a value": ({}, ["seed.steps=3"], ["seed"]),
+    "wrong canary": (
+        {"reward__canary_good": "So {answer}."},
+        [],
+        ["reward.canary_good with the task's own answer, 'So ", "set reward.canary_good to a completion that [reward]"],
+    ),
+    "data set that is not there": (
+        {"tasks__sources": [{"kind": "datasets", "path": "data/rows.parquet"}]},
+        [],
+        ["tasks.sources[0].path = 'data/rows.parquet'", "no such file or folder"],
+    ),
+    "unknown character in a demonstration": (
+        {"sft__steps": 2, "sft__demonstrations": "It's {answer}"},
+        [],
+        ["sft.demonstrations: task ", "of 'rows'", "does not know 'I' (U+0049)"],
+    ),
     "bad name": ({"name": "a/b"}, [], ["name = 'a/b'"]),
 }  # fmt: skip
 
@@ -104,6 +119,14 @@ def test_a_wrong_reward_function_is_refused_before_the_model(tmp_path, warm, cap
 ROWS = {
     "no rows": ("", ["no usable task"]),
     "one JSON array": ("[1, 2]\n", ["one JSON array", "one object per line"]),
+    "unknown character": (
+        '{"prompt": "ba>", "answer": "ab"}\n{"prompt": "bä>", "answer": "ab"}\n',
+        ["bad line 2: the tokenizer does not know 'ä' (U+00E4)"],
+    ),
+    "only endless prompts": (
+        json.dumps({"prompt": "ab" * 1_000_000, "answer": "ab"}) + "\n",
+        ["no usable task", "1 × over-long: bad line 1 (at least 8192 tokens, limit 512)", "tasks.max_prompt_tokens = 512"],
+    ),
     "only empty prompts": ('{"prompt": "", "answer": "1"}\n' * 3, ["no usable task", "empty prompt"]),
     "no answer": ('{"prompt": "ba>"}\n', ["answer", "prompt"]),
     "one prompt in two splits": (
@@ -141,8 +164,19 @@ def test_a_folder_that_is_no_run(tmp_path, capsys):
 
 def test_a_place_that_cannot_hold_runs(tmp_path, warm, capsys):
     (tmp_path / "file").write_text("")
-    recipe = recipe_file(tmp_path, warm, SHORT_ROWS, grpo__steps=2, out=str(tmp_path / "file"))
-    assert 'out = "' in refused(capsys, "run", recipe)
+    (tmp_path / "file2").symlink_to(tmp_path / "file")
+    for out, says in ((tmp_path / "file", "file is not a folder"), (tmp_path / "file2/runs", "file2 is not a folder"),
+                      ("", "names no folder")):  # fmt: skip
+        recipe = recipe_file(tmp_path, warm, SHORT_ROWS, grpo__steps=2, out=str(out), model__path="./nowhere")
+        said = refused(capsys, "run", recipe)  # before the model, which is not there
+        assert f'out = "{out}"' in said and says in said and '"runs"' in said
+
+
+def test_a_seed_that_no_generator_takes(tmp_path, capsys):
+    for seed in (10**30, -1):
+        said = refused(capsys, "policy", "new", tmp_path / "policy", "--seed", seed)
+        assert f"seed = {seed} must be" in said and "0 works" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_room_for_a_run_leaves_none(tmp_path, warm):
@@ -201,11 +235,12 @@ def test_importing_milepost_and_its_help_are_instant():
     assert not {"torch", "transformers", "reasoning_gym"} & set(heavy) and seconds < 2
 
 
-def test_the_real_command_line_says_it_too(tmp_path, warm):
+@pytest.mark.parametrize("module", ["milepost", "milepost.cli"])
+def test_the_real_command_line_says_it_too(tmp_path, warm, module):
     """One of the cases above through the interpreter: nothing but the sentence on standard error."""
     path = tmp_path / "recipe.toml"
     path.write_text(as_toml(settings(tmp_path, warm, grpo__stepps=2)))
-    done = subprocess.run([sys.executable, "-m", "milepost.cli", "run", str(path)], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-m", module, "run", str(path)], capture_output=True, text=True,
                           env={**os.environ, "PYTHONWARNINGS": "ignore"})  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     line = path.read_text().splitlines().index("stepps = 2") + 1

@@ -146,7 +146,10 @@ def reached(path, step):
 def test_resuming_a_finished_run_changes_nothing(tmp_path, warm):
     whole = unbroken(tmp_path, warm)
     run = tmp_path / "whole/runs/run"
-    assert command(["resume", str(run)], tmp_path / "log") == 0
+    log, before = tmp_path / "log", (run / "store.sqlite").read_bytes()
+    assert command(["resume", str(run)], log) == 0
+    assert log.read_text().strip() == f"{run} is finished, so there is nothing to do; `milepost show {run}` shows it"
+    assert (run / "store.sqlite").read_bytes() == before
     assert differences(whole, contents(run)) == []
 
 

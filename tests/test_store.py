@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from milepost import rows
 from milepost.disk import writer_pid
 from milepost.recipe import make_recipe
-from milepost.store import Run, StoreError
+from milepost.store import Run, StoreError, check_place
 from milepost.types import (
     Credit,
     DataError,
@@ -100,6 +100,35 @@ def test_a_file_in_the_way_of_the_root_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(RecipeError, match="out = "):
         Run.create(tmp_path / "runs", make_recipe({}))
+
+
+def test_a_place_that_cannot_hold_a_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "file/deeper/runs", "gone/runs"):
+        place, first = tmp_path / name, name.split("/")[0]
+        with pytest.raises(RecipeError, match=rf'^out = "{place}": .*{first} is not a folder; .*"runs"'):
+            check_place(place, "run")
+    for out in ("", " "):
+        with pytest.raises(RecipeError, match=r'^out = " ?" names no folder; use "runs"'):
+            check_place(out, "run")
+    with pytest.raises(RecipeError, match=r"^name = 'a/b' must be"):
+        check_place(tmp_path / "new/runs", "a/b")
+    check_place(tmp_path / "new/runs", "run")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "gone"}
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    root = os.geteuid() == 0
+    (tmp_path / "locked").mkdir(mode=0o500)
+    if root:
+        os.seteuid(65534)  # root may write everywhere
+    try:
+        with pytest.raises(RecipeError, match="cannot be written; name a folder"):
+            check_place(tmp_path / "locked/runs", "run")
+    finally:
+        if root:
+            os.seteuid(0)
 
 
 def test_open_refuses_what_is_not_a_run(tmp_path: Path) -> None:

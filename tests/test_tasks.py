@@ -357,6 +357,38 @@ def test_data_sets_in_memory_and_on_disk_give_the_rows(tmp_path: Path) -> None:
     assert len(from_disk.train) == 12
 
 
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("rows.jsonl", "no such file or folder in .*; correct it$"),
+        ("./rows", "no such file or folder"),
+        ("~/rows of nobody", "no such file or folder"),
+        ("/nowhere/rows", "no such file or folder"),
+        ("here/rows", 'correct it, or write "hf://datasets/here/rows" if it is meant on the hub'),
+        ("a/b/rows", "no such file or folder"),
+        ("here/held.csv", 'is a file, .* set path = "csv" and params = { data_files = "here/held.csv" }'),
+    ],
+)
+def test_a_data_set_that_is_meant_here_is_not_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: Any, path: str, says: str
+) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/held.csv").write_text("prompt,answer\n1+1?,2\n")
+    with pytest.raises(RecipeError, match=says) as error:
+        load_tasks(section(sources=[SourceSection(kind="datasets", path=path)]), 0)
+    assert "tasks.sources[0].path = " in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_the_refusal_of_a_file_advises_works(tmp_path: Path, monkeypatch: Any) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "held.csv").write_text("prompt,answer\n1+1?,2\n")
+    source = SourceSection(kind="datasets", path="csv", params={"data_files": str(tmp_path / "held.csv")})
+    assert [task.prompt for task in load_tasks(section(sources=[source]), 0).train] == ["1+1?"]
+
+
 def test_function_sources_get_params_size_and_seed_and_leave_random_state_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import random\nimport numpy as np\n"
