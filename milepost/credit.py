@@ -7,7 +7,8 @@ Two independent choices make the episode-level advantage of reward r_i in a grou
               none  r_i                                 batch  ÷ (std of all rewards of the batch + δ)
 
 Groups are formed by id, never by position. A group of one and a constant group give exactly 0 (unless the baseline is
-none: then nothing is compared). docs/algorithms.md has the sources.
+none: then nothing is compared). GDPO compares part by part instead. Three rules (`credit.rule`) spread the result over
+the turns of an episode. docs/algorithms.md has the sources.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from milepost.types import Credit, Episode, EpisodeId, Group, RecipeError, Rewar
 CONSTANT_TOLERANCE = 1e-9
 """A group is constant when max − min ≤ this · max(1, largest |r|). Decided from rewards: a std is never exactly 0."""
 
-BUDGETS_OF_THE_POLICY = frozenset({"turns", "tool_calls", "invalid"})
+BUDGETS_OF_THE_POLICY = frozenset({"turns", "tool_calls", "invalid_actions"})
 """Truncation reasons that the policy brought about by its own choices: always scored."""
 
 
@@ -74,6 +75,35 @@ def _within_group(r: np.ndarray, baseline: str, scale: str, std: str, delta: flo
     return centred / (divisor + delta) if divisor > 0 else np.zeros(len(r))
 
 
+def gdpo(
+    parts: Sequence[Sequence[float]] | np.ndarray,
+    weights: Sequence[float],
+    group_ids: Sequence[Hashable],
+    *,
+    std: str = "population",
+    delta: float = 1e-6,
+    whiten: bool = True,
+    in_baseline: Sequence[bool] | None = None,
+) -> np.ndarray:
+    """GDPO (2601.05242): each part z-scored within its group, weighted after that, divided by the std of the batch.
+
+    `parts` is [n, K], `weights` [K]; float64 [n]. A part that is constant within a group says nothing there: exactly 0,
+    not noise over δ. Each group's scores add up to 0, so the batch needs no mean taken off. Episodes outside the baseline
+    get 0.
+    """
+    table, counted = np.asarray(parts, np.float64), np.ones(len(group_ids), bool)
+    if in_baseline is not None:
+        counted &= np.asarray(in_baseline, bool)
+    result = np.zeros(len(group_ids))
+    for members in _members(group_ids).values():
+        index = members[counted[members]]
+        for values, weight in zip(table[index].T, weights):
+            if not is_constant(values):
+                result[index] += weight * (values - values.mean()) / (standard_deviation(values, std) + delta)
+    spread = standard_deviation(result[counted], std)
+    return result / (spread + delta) if whiten and spread > 0 else result
+
+
 def is_constant(rewards: np.ndarray) -> bool:
     """True for fewer than two rewards, or when they differ by no more than rounding."""
     if len(rewards) < 2:
@@ -117,7 +147,7 @@ def overlong_penalty(length: int, cap: int, buffer: int) -> float:
     return float(-np.clip((length - (cap - buffer)) / buffer, 0.0, 1.0))
 
 
-def discounted_returns(rewards: Sequence[float], gamma: float) -> np.ndarray:
+def discounted_returns(rewards: Sequence[float] | np.ndarray, gamma: float) -> np.ndarray:
     """G_t = r_t + γ·G_{t+1}; float64, same length. Discounting per step is not length normalisation."""
     result = np.array(rewards, np.float64)
     for t in range(len(result) - 2, -1, -1):
@@ -131,8 +161,19 @@ def assign(
     section: CreditSection,
     rollout: RolloutSection,
     kl_penalty: Mapping[EpisodeId, float] | None = None,
+    *,
+    part_weights: Mapping[str, float] | None = None,
+    turn_rewards: Mapping[EpisodeId, Sequence[float] | np.ndarray] | None = None,
 ) -> list[list[Credit]]:
-    """Episode-level credit: every sampled token of an episode shares its advantage.
+    """What each sampled token is told: the episode's advantage, spread over its turns as `section.rule` says.
+
+        episode     A                                             for every token
+        discounted  γ^(T−t)·A                                     for the tokens of turn t of T
+        turn        Σ_{k≥t} γ^(k−t)·r_k − baseline                baseline: returns of whole episodes, from their first turn
+
+    The baseline of `turn` is the group's (`section.baseline`), the same for every turn: one indexed by turn number would
+    depend on when the policy chose to stop. `turn_rewards` gives r per turn; an episode without has its total in the last.
+    `part_weights` (part → weight) asks for GDPO over these parts instead of baseline and scale over totals.
 
     `rewards[i][j]` judges `groups[i].episodes[j]`; the result has the same shape. Faults and unscorable episodes are
     in neither baseline nor loss; truncated ones follow `rollout.truncated`, except for budgets that the policy itself
@@ -150,17 +191,84 @@ def assign(
     totals = [_total(episode, reward, rollout, kl_penalty or {}) for episode, reward in zip(episodes, judged)]
     counted = [in_baseline for in_baseline, _ in rules]
     names = [episode.group_id for episode in episodes]
-    advantage = advantages(
-        totals, names, baseline=section.resolved_baseline, scale=section.scale, std=section.std, delta=section.delta,
-        in_baseline=counted,
-    )  # fmt: skip
-    silent = _silent_groups(names, totals, counted, section.resolved_baseline)
+    if section.rule == "turn":
+        earned = [_earned(e, r, total, turn_rewards or {}) for e, r, total in zip(episodes, judged, totals)]
+        per_turn = _turn_advantages(earned, names, counted, section)
+    else:
+        advantage = _episode_advantages(judged, totals, names, counted, section, part_weights)
+        per_turn = [a * _discounts(len(e.turns), section) for e, a in zip(episodes, advantage)]
+    if section.rule == "turn" or part_weights is not None:
+        telling: set[Hashable] = {name for name, values, there in zip(names, per_turn, counted) if there and np.any(values)}
+        silent = set[Hashable](names) - telling
+    else:
+        silent = _silent_groups(names, totals, counted, section.resolved_baseline)
     flat = [
-        Credit(e.id, np.full(e.num_sampled, a if trained else 0.0), trained, in_baseline, e.group_id in silent)
-        for e, a, (in_baseline, trained) in zip(episodes, advantage, rules)
+        Credit(e.id, _per_token(e, a) if trained else np.zeros(e.num_sampled), trained, in_baseline, e.group_id in silent)
+        for e, a, (in_baseline, trained) in zip(episodes, per_turn, rules)
     ]
     cut = iter(flat)
     return [[next(cut) for _ in group.episodes] for group in groups]
+
+
+def _episode_advantages(
+    judged: Sequence[Reward], totals: Sequence[float], names: Sequence[Hashable], counted: Sequence[bool],
+    section: CreditSection, part_weights: Mapping[str, float] | None,
+) -> np.ndarray:  # fmt: skip
+    """One per episode: GDPO over parts if weights are given, else baseline and scale over totals."""
+    if part_weights is None:
+        return advantages(
+            totals, names, baseline=section.resolved_baseline, scale=section.scale, std=section.std, delta=section.delta,
+            in_baseline=counted,
+        )  # fmt: skip
+    table = [[r.parts[name] if there else 0.0 for name in part_weights] for r, there in zip(judged, counted)]
+    weights = list(part_weights.values())
+    return gdpo(table, weights, names, std=section.std, delta=section.delta, in_baseline=counted)
+
+
+def _discounts(num_turns: int, section: CreditSection) -> np.ndarray:
+    """γ^(T−t) for t = 1 … T; ones for the rule `episode`."""
+    gamma = section.gamma if section.rule == "discounted" else 1.0
+    return gamma ** np.arange(num_turns - 1, -1, -1, dtype=np.float64)
+
+
+def _per_token(episode: Episode, per_turn: np.ndarray) -> np.ndarray:
+    return np.repeat(per_turn, [len(turn.sampled.ids) for turn in episode.turns])
+
+
+def _earned(
+    episode: Episode, reward: Reward, total: float, turn_rewards: Mapping[EpisodeId, Sequence[float] | np.ndarray]
+) -> np.ndarray:  # fmt: skip
+    """Rewards of the turns. What the total holds beyond the reward's own (KL, soft penalty) comes with the last turn."""
+    if not episode.turns or reward.total is None:
+        return np.zeros(len(episode.turns))
+    earned = np.zeros(len(episode.turns))
+    given = turn_rewards.get(episode.id)
+    if given is None:
+        earned[-1] = total
+        return earned
+    if len(given) != len(episode.turns):
+        raise ValueError(f"episode {episode.id} has {len(episode.turns)} turns but {len(given)} turn rewards")
+    earned += given
+    earned[-1] += total - reward.total
+    return earned
+
+
+def _turn_advantages(
+    earned: Sequence[np.ndarray], names: Sequence[Hashable], counted: Sequence[bool], section: CreditSection
+) -> list[np.ndarray]:  # fmt: skip
+    """Returns of each turn minus the group's baseline over the returns of whole episodes; 0 where nothing is compared."""
+    returns = [discounted_returns(rewards, section.gamma) for rewards in earned]
+    whole = np.array([r[0] if len(r) else 0.0 for r in returns])
+    result = [np.zeros(len(r)) for r in returns]
+    mask = np.asarray(counted, bool)
+    for members in _members(names).values():
+        index = members[mask[members]]
+        if len(index) < 2 and section.resolved_baseline != "none":
+            continue
+        for i in index:
+            others = whole[index[index != i]] if section.resolved_baseline == "loo" else whole[index]
+            result[i] = returns[i] - (0.0 if section.resolved_baseline == "none" else others.mean())
+    return result
 
 
 def _rule(episode: Episode, reward: Reward, rollout: RolloutSection) -> tuple[bool, bool]:

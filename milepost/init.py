@@ -38,6 +38,8 @@ NOTES = {
     "tasks.sources": "One table for each source. A line of the file: {\"prompt\": \"17 + 5 =\", \"answer\": \"22\"}",
     "reward": "What is a success. See docs/rewards.md.",
     "reward.functions": "One table for each function; summed by weight. Your own: name = \"my_rewards.py:function\"",
+    "env": "The world that tasks are played in, turn by turn; without a name nothing here matters.",
+    "reward.length": "A length term; only forms that never pay a wrong answer.",
     "rollout": "How the policy is sampled while it learns.",
     "credit": "How rewards become advantages.",
     "loss": "The objective. `milepost explain loss` computes it by hand.",
@@ -97,7 +99,7 @@ def recipe_text(path: Path, tasks: Path) -> str:
     sections: dict[str, list[str]] = {}
     for row in defaults_table():
         section, _, key = row["key"].rpartition(".")
-        if row["key"] not in LISTS:
+        if row["key"] not in LISTS and section != "reward.costs":  # an empty list, whose tables have a key without default
             sections.setdefault(section, []).append(_setting(row, key, chosen.get(row["key"])))
     blocks = [HEADER.format(name=path.as_posix()), "\n".join(sections.pop(""))]
     order = list(sections)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from milepost.types import RecipeError
+from milepost.unsafe_rewards import SAFE_LENGTHS, refuse_unsafe_keys, refuse_unsafe_length
 
 
 def setting(default: Any, why: str, *, seeds: str = "", symptom: str = "", **limits: Any) -> Any:
@@ -62,11 +63,13 @@ class ModelSection(Section):
 
 
 class SourceSection(Section):
-    kind: Literal["jsonl", "reasoning_gym", "datasets", "function"] = setting("jsonl", "where the rows come from")
+    kind: Literal["jsonl", "reasoning_gym", "datasets", "function", "environment"] = setting(
+        "jsonl", "where the rows come from; environment: tasks that env.name generates, params are its difficulty"
+    )
     path: str = setting("", "file, data-set path, or module:function")
     name: str = setting("", "name of this source in metrics; of the family for reasoning_gym")
     params: dict[str, Any] = setting({}, "passed to the family, the data set or the function")
-    size: int = setting(0, "rows to generate (reasoning_gym, function); 0: all the source has", ge=0)
+    size: int = setting(0, "rows to generate (reasoning_gym, function, environment); 0: all the source has", ge=0)
     weight: float = setting(1.0, "share of this source in the training mixture", gt=0)
 
 
@@ -91,6 +94,80 @@ class RewardFunctionSection(Section):
     label: str = setting("", "name of the part in metrics; empty: the function's name")
 
 
+class CostSection(Section):
+    name: str = setting(..., "turns, calls, invalid, tokens, seconds, or a cost that the environment declares")
+    free: float = setting(0.0, "units that cost nothing", ge=0)
+    weight: float = setting(0.01, "what each further unit costs")
+    cap: float = setting(0.1, "the most that all units together cost")
+
+    @model_validator(mode="after")
+    def _check(self) -> CostSection:
+        if self.weight <= 0:
+            raise ValueError(
+                f"reward.costs {self.name}: weight = {self.weight:g} would pay for every unit: at −0.1, ten calls earn "
+                "1.0, as much as success; use a weight above 0 such as 0.01"
+            )
+        if self.cap <= 0:
+            raise ValueError(
+                f"reward.costs {self.name}: cap = {self.cap:g} is no cap, and a cost without one outweighs success: at "
+                "0.01, 150 units cost 1.5; use a cap above 0 such as 0.1"
+            )
+        return self
+
+
+class LengthSection(Section):
+    form: Literal["none", "kimi", "gr3", "l1_max", "overlong"] = setting(
+        "none",
+        "of the sampled tokens of an episode; only forms that never pay a wrong answer",
+        symptom="output longer and worse",
+    )
+    weight: float = setting(0.0, "0: by form: kimi 0.1, gr3 0.1, l1_max 0.0003 per token, overlong 0.5", ge=0)
+    target: int = setting(0, "l1_max: the length that pays half; overlong: where the whole penalty is reached", ge=0)
+    buffer: int = setting(0, "overlong: tokens before target over which the penalty ramps up", ge=0)
+    floor: float = setting(0.1, "l1_max: share of the outcome that the longest success keeps", ge=0, lt=1)
+    max_mean: int = setting(0, "0: off; tokens above which a step's mean length raises the weight for the next one", ge=0)
+    max_weight: float = setting(0.0, "max_mean: the weight rises no further", ge=0)
+    rate: float = setting(0.1, "max_mean: how much the weight rises or falls per step, as a share", gt=0, le=1)
+
+    @field_validator("form", mode="before")
+    @classmethod
+    def _is_safe(cls, form: Any) -> Any:
+        refuse_unsafe_length(form)
+        return form
+
+    @model_validator(mode="after")
+    def _check(self) -> LengthSection:
+        uses = {"weight": SAFE_LENGTHS, "target": ("l1_max", "overlong"), "buffer": ("overlong",), "floor": ("l1_max",),
+                "max_mean": SAFE_LENGTHS, "max_weight": SAFE_LENGTHS, "rate": SAFE_LENGTHS}  # fmt: skip
+        for key, forms in uses.items():
+            idle = self.form not in forms or (key in ("max_weight", "rate") and not self.max_mean)
+            if idle and getattr(self, key) != type(self).model_fields[key].default:
+                works = "reward.length.max_mean" if self.form in forms else f'reward.length.form = "{forms[0]}"'
+                raise ValueError(
+                    f"reward.length.{key} = {getattr(self, key)} does nothing while reward.length.form = "
+                    f'"{self.form}"{" and max_mean = 0" if self.form in forms else ""}; remove it, or set {works}'
+                )
+        if self.form in ("l1_max", "overlong") and not self.target:
+            raise ValueError(
+                f'reward.length.form = "{self.form}" needs reward.length.target, in sampled tokens of an episode'
+            )
+        if self.form == "overlong" and not 0 < self.buffer <= self.target:
+            raise ValueError(
+                f"reward.length.buffer = {self.buffer} must lie between 1 and reward.length.target = {self.target}; a "
+                "fifth of it works"
+            )
+        if self.max_mean and self.max_weight <= self.resolved_weight:
+            raise ValueError(
+                f"reward.length.max_weight = {self.max_weight:g} must exceed the weight, {self.resolved_weight:g}, that "
+                f"max_mean is to raise; {2 * self.resolved_weight:g} works"
+            )
+        return self
+
+    @property
+    def resolved_weight(self) -> float:
+        return self.weight or {"none": 0.0, "kimi": 0.1, "gr3": 0.1, "l1_max": 0.0003, "overlong": 0.5}[self.form]
+
+
 class RewardSection(Section):
     functions: list[RewardFunctionSection] = setting([], "summed by weight", symptom="success flat while reward rises")
     success: str = setting("", "label of the part whose value ≥ success_at means success; empty: the first function")
@@ -98,6 +175,45 @@ class RewardSection(Section):
     extract: str = setting("", "regex whose last match's first group is the answer; empty: the whole completion")
     timeout_seconds: float = setting(10.0, "per completion; slower is unscorable, not zero", gt=0)
     canary_good: str = setting("", "a completion template that must score as success ({answer} is filled in)")
+    outcome: float = setting(1.0, "environments: what success is worth", gt=0)
+    milestones: dict[str, float] = setting(
+        {}, "environments: name = weight; progress that the environment sees, paid once each"
+    )
+    milestone_cap: float = setting(0.5, "the most that all milestones together pay", gt=0)
+    milestone_form: Literal["bonus", "potential"] = setting(
+        "bonus",
+        'added to the reward, or γΦ′ − Φ per turn, which leaves the optimum as it is and needs credit.rule = "turn"',
+    )
+    costs: list[CostSection] = setting(
+        [], 'environments: what an episode uses up, such as {name = "calls", free = 4, weight = 0.01, cap = 0.1}'
+    )
+    combine: Literal["sum", "gdpo"] = setting(
+        "sum", "sum: by weight. gdpo: each part z-scored within its group, then weighted, then scaled over the batch"
+    )
+    length: LengthSection = Field(default_factory=LengthSection)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_safe(cls, values: Any) -> Any:
+        if isinstance(values, Mapping):
+            refuse_unsafe_keys(values)
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> RewardSection:
+        for name, weight in self.milestones.items():
+            if not weight > 0:
+                raise ValueError(
+                    f"reward.milestones.{name} = {weight:g}: a milestone is progress and pays more than 0; what should "
+                    "cost something belongs under [[reward.costs]]"
+                )
+        for key in ("milestone_cap", "milestone_form"):
+            if not self.milestones and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"reward.{key} = {_as_toml(getattr(self, key))} does nothing without reward.milestones; "
+                                 "remove it, or name milestones of the environment")  # fmt: skip
+        if twice := [name for name, count in Counter(cost.name for cost in self.costs).items() if count > 1]:
+            raise ValueError(f"reward.costs: two of them are called {twice[0]!r}; one each")
+        return self
 
 
 class RolloutSection(Section):
@@ -153,6 +269,29 @@ class RolloutSection(Section):
         return self
 
 
+class EnvSection(Section):
+    """Episodes of many turns in an environment; everything is off while `name` is empty."""
+
+    name: str = setting("", "calc, desk, maze, module:object or file.py:object; empty: single answers")
+    tool_format: Literal["terse", "hermes", "llama"] = setting(
+        "terse", "how tool calls are written; terse costs fewest tokens"
+    )
+    max_turns: int = setting(8, "actions of one episode; used up: scored as it is", ge=1)
+    max_tool_calls: int = setting(0, "0: off; used up: scored as it is", ge=0)
+    max_invalid: int = setting(5, "invalid actions in a row that end an episode, which is scored", ge=1)
+    max_episode_tokens: int = setting(0, "0: off; sampled tokens of all turns together", ge=0)
+    max_context_tokens: int = setting(0, "0: the model's own; longer histories follow `context_rule`", ge=0)
+    max_seconds: float = setting(0.0, "0: off; wall time of one episode", ge=0)
+    context_rule: Literal["stop", "drop_oldest"] = setting(
+        "stop", "a history that is full ends the episode, or goes on in a new segment without its oldest turns"
+    )
+    isolated: bool = setting(False, "each instance in a process of its own that can be killed; for code that may hang")
+    step_seconds: float = setting(30.0, "deadline of one step; later is a fault, not a failure", gt=0)
+    reset_seconds: float = setting(60.0, "deadline of a start", gt=0)
+    retries: int = setting(1, "times an episode is played anew after a fault of the environment", ge=0)
+    max_concurrent: int = setting(64, "episodes that are played at the same time", ge=1)
+
+
 class CreditSection(Section):
     baseline: Literal["auto", "loo", "mean", "none"] = setting("auto", "loo is unbiased; auto: loo unscaled, mean scaled")
     scale: Literal["none", "group", "batch"] = setting(
@@ -160,9 +299,29 @@ class CreditSection(Section):
     )
     std: Literal["population", "sample"] = setting("population", "differ by √(G/(G−1)): 1.07 at 8, 1.41 at 2")
     delta: float = setting(1e-6, "added to the std", ge=0)
+    rule: Literal["episode", "discounted", "turn"] = setting(
+        "episode",
+        "episode: all tokens share the advantage; discounted: γ^(turns left) of it; turn: returns of the turns' rewards",
+    )
+    gamma: float = setting(
+        1.0, "discount per turn; .99 leaves .904 after 10 turns and .366 after 100. Not a length normalisation", gt=0, le=1
+    )
 
     @model_validator(mode="after")
     def _check(self) -> CreditSection:
+        if self.gamma != 1 and self.rule == "episode":
+            raise ValueError(
+                f'credit.gamma = {self.gamma:g} does nothing while credit.rule = "episode"; remove it, or set '
+                'credit.rule = "discounted"'
+            )
+        if self.gamma == 1 and self.rule == "discounted":
+            raise ValueError(
+                'credit.rule = "discounted" with credit.gamma = 1 is the rule "episode"; set credit.gamma below 1, say 0.99'
+            )
+        if self.rule == "turn" and self.scale != "none":
+            raise ValueError(
+                f'credit.rule = "turn" is defined without a std; set credit.scale = "none" instead of "{self.scale}"'
+            )
         if self.baseline == "loo" and self.scale == "group":
             raise ValueError(
                 'credit.baseline = "loo" with credit.scale = "group" divides by a std that can be zero; '
@@ -330,6 +489,7 @@ class Recipe(Section):
     tasks: TasksSection = Field(default_factory=TasksSection)
     reward: RewardSection = Field(default_factory=RewardSection)
     rollout: RolloutSection = Field(default_factory=RolloutSection)
+    env: EnvSection = Field(default_factory=EnvSection)
     credit: CreditSection = Field(default_factory=CreditSection)
     loss: LossSection = Field(default_factory=LossSection)
     kl: KlSection = Field(default_factory=KlSection)
@@ -355,6 +515,7 @@ class Recipe(Section):
                 f'correction.kind = "{self.correction.kind}" does nothing while loss.objective = "dppo_tv", whose '
                 'ratio is to the sampler already; remove it, or set loss.objective = "clip"'
             )
+        _check_credit_of_reward(self)
         names = [s.name or s.path for s in self.tasks.sources]
         if len(set(names)) != len(names):
             raise ValueError("tasks.sources: two sources share a name; give each its own `name`")
@@ -367,6 +528,35 @@ class Recipe(Section):
     @property
     def save_every(self) -> int:
         return self.save.every or self.eval_every
+
+
+def _check_credit_of_reward(recipe: Recipe) -> None:
+    """Refuses rewards that the credit rule would drop, and credit settings that GDPO would drop."""
+    reward, credit = recipe.reward, recipe.credit
+    if reward.milestone_form == "potential" and credit.rule != "turn":
+        raise ValueError(
+            f"potential shaping with `{credit.rule}` credit has no effect: Φ is 0 at every end, so that it adds the same "
+            'to each member of a group; set credit.rule = "turn", or reward.milestone_form = "bonus"'
+        )
+    if reward.combine != "gdpo":
+        return
+    others = (
+        ("credit.scale", credit.scale, "none"),
+        ("credit.baseline", credit.baseline, "auto"),
+        ("credit.rule", credit.rule, "episode"),
+        ("kl.place", recipe.kl.place, "loss"),
+    )
+    for key, value, needed in others:
+        if value != needed:
+            raise ValueError(
+                f'{key} = "{value}" has no place beside reward.combine = "gdpo", which normalises each part of an '
+                f'episode\'s reward by itself; set {key} = "{needed}", or reward.combine = "sum"'
+            )
+    if recipe.rollout.truncated == "soft":
+        raise ValueError(
+            'rollout.truncated = "soft" is no part that reward.combine = "gdpo" could normalise; use reward.length.form = '
+            '"overlong"'
+        )
 
 
 # What each preset expands into. Sources: DeepSeekMath 2402.03300, Dr. GRPO 2503.20783, DAPO 2503.14476, TRL 1.16
@@ -477,7 +667,7 @@ def _refuse_idle(recipe: Recipe) -> None:
     whole, preset = recipe.model_dump(), PRESETS.get(recipe.preset, {})
     known = dict(iter_settings())
     for section, keys, switch, values in IDLE_UNLESS:
-        if whole[section][switch] in values:
+        if whole[section][switch] in values or (section == "credit" and recipe.reward.combine == "gdpo"):
             continue
         for key in keys:
             usual = preset.get(section, {}).get(key, known[f"{section}.{key}"].default)

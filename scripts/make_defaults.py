@@ -28,10 +28,10 @@ def page() -> str:
     rows: dict[str, list[dict[str, str]]] = {}
     for row in defaults_table():
         section = row["key"].rpartition(".")[0]
-        if row["key"] not in ("tasks.sources", "reward.functions"):
+        if row["key"] not in ("tasks.sources", "reward.functions", "reward.costs"):
             rows.setdefault(section, []).append(row)
     for section, settings in rows.items():
-        heading = {"": "The run", "tasks.sources": "[[tasks.sources]]", "reward.functions": "[[reward.functions]]"}
+        heading = {"": "The run"} | {name: f"[[{name}]]" for name in ("tasks.sources", "reward.functions", "reward.costs")}
         blocks.append(f"## {heading.get(section, f'[{section}]')}\n\n{_table(settings)}\n")
     blocks += [_learning_rates(), _presets()]
     return "\n".join(blocks)

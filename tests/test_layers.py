@@ -12,13 +12,13 @@ PACKAGE = Path(__file__).parents[1] / "milepost"
 # A module may import from layers above its own, and within its layer from modules named before it.
 LAYERS = [
     ["types"],
-    ["env", "tools",
-     "recipe", "streams", "families", "sources", "shape", "tasks", "worker_main", "scorers", "workers", "reward_checks",
-     "reward", "credit", "forest", "loss", "formula",
+    ["env", "tools", "unsafe_rewards",
+     "recipe", "length_terms", "streams", "families", "sources", "shape", "scripted", "tasks", "worker_main", "scorers", "workers", "reward_checks",
+     "reward", "reward_spec", "credit", "forest", "loss", "formula",
      "envs.find", "envs.calc"],
     ["disk", "rows", "charts", "progress", "profile", "tune"],
     ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary"],
-    ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors", "rollout", "learner",
+    ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors", "rollout", "host_slots", "host_main", "hosts", "world", "learner",
      "cost", "meter"],
     ["evaluate"],
     ["stages.session", "stages.sft", "stages.grpo", "stages.pipeline", "health.preflight"],
@@ -29,7 +29,7 @@ LAYERS = [
 ]  # fmt: skip
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
 TORCH_FREE = [
-    "types", "env", "tools",
+    "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "world", "hosts",
     "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
     "health.canary", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "cli",
     "envs.find", "envs.calc",
