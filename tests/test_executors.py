@@ -138,6 +138,38 @@ def test_micro_batches_and_row_order_change_nothing(objective, kind):
     assert relative(got, expected) <= 1e-6  # the models compute norms in float32
 
 
+@pytest.mark.parametrize("num_groups", [1, 2, 4])
+@pytest.mark.parametrize("tokens", [1, 90, 10_000])
+def test_the_gradient_of_several_groups_is_the_average_of_their_own(num_groups, tokens):
+    """case A32: for any number of groups and calls, finite and the mean over prompts of what each alone would give."""
+    model, pairs = tiny(dtype=torch.float64), episodes(groups=num_groups)
+    alone = [
+        gradient(model, batch_of([p for p in pairs if p[0].group_id == f"g{g}"]), "plain", LossSection())[1]
+        for g in range(num_groups)
+    ]
+    _, got, _ = gradient(model, batch_of(pairs, aggregate="prompt_mean"), "packed", LossSection(), tokens=tokens)
+    assert torch.isfinite(got).all()
+    assert relative(got, sum(alone) / num_groups) <= 1e-6
+
+
+def test_an_observation_is_read_but_not_trained():
+    """cases B9, B10: another tool output changes what follows it, and adds no term of its own."""
+    model, (first, second) = tiny(dtype=torch.float64), (np.array([5, 7, 3]), np.array([5, 9, 3]))
+    rows = []
+    for observation in (first, second):
+        turns = tuple(
+            Turn(context, Sampled(ids, -np.ones(2), 1.0, ((0, 0),), "stop"))
+            for context, ids in ((np.array([1, 2]), [11, 12]), (observation, [13, 14]))
+        )
+        e = Episode(EpisodeId("train", 0, "t", 0), "g", turns, DONE)
+        rows.append(batch_of([(e, Credit(e.id, np.ones(4), True, True))]))
+    for kind in ("packed", "plain"):
+        (_, _, seven), (_, _, nine) = (gradient(model, batch, kind, LossSection()) for batch in rows)
+        assert [batch.token_E.tolist() for batch in rows] == [[11, 12, 13, 14]] * 2
+        assert torch.equal(seven[:2], nine[:2])
+        assert (seven[2:] - nine[2:]).abs().min() > 1e-4
+
+
 def test_kl_terms_survive_packing_and_pull_with_zero_advantage():
     """cases A18, A36: all A = 0 and β = 1 still have a gradient, the same in both executors."""
     model = tiny(dtype=torch.float64)

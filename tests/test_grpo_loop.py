@@ -13,6 +13,7 @@ import torch
 from small import SHORT_ROWS, settings, small_session, sorting_rows, write_rows
 
 from milepost.engines.local import LocalEngine
+from milepost.health.canary import first_update, one_policy
 from milepost.launch import open_session
 from milepost.learner import Learner
 from milepost.recipe import PRESETS, make_recipe
@@ -71,6 +72,50 @@ def test_every_minibatch_keeps_the_old_logprobs_of_before_the_first(tmp_path, wa
         _, _, _, (first, second) = first_step(session)
     assert first.metrics["ratio/max_abs_deviation"] < 1e-5 < second.metrics["ratio/mean_abs_deviation"]
     assert second.metrics["mismatch/mean_abs"] < 1e-5  # π_old against the sampler: both from before the first update
+
+
+def recorded(monkeypatch):
+    """The batches the learner is given from now on."""
+    batches, genuine = [], Learner.update
+
+    def recording(self, batch, *args, **kwargs):
+        batches.append(batch)
+        return genuine(self, batch, *args, **kwargs)
+
+    monkeypatch.setattr(Learner, "update", recording)
+    return batches
+
+
+def test_every_minibatch_has_the_denominator_of_its_own_tokens(tmp_path, warm, monkeypatch):
+    """cases A15, A29, I2: 5 prompts in 2 mini-batches; constant groups count, and advantages arrive as credited."""
+    batches = recorded(monkeypatch)
+    changes = {"update__minibatches": 2, "rollout__prompts_per_step": 5, "update__tokens_per_call": 20}
+    with session_of(tmp_path, warm, **changes) as session:
+        groups, _, credits, _ = first_step(session)
+    given = {c.episode: c for row in credits for c in row}
+    parts = [{g.id for g in groups[i::2]} for i in (0, 1)]
+    assert len(batches) == 2 and [len(part) for part in parts] == [3, 2]
+    for batch, part in zip(batches, parts):
+        trained = [e for g in groups if g.id in part for e in g.episodes if given[e.id].trained]
+        assert set(batch.groups) <= part
+        assert batch.weight_E == pytest.approx(np.full(batch.num_events, 1 / sum(e.num_sampled for e in trained)))
+        for i, episode in enumerate(batch.episodes):
+            assert batch.advantage_E[batch.episode_E == i].tolist() == given[episode].advantages.tolist()
+
+
+def test_kl_pulls_back_although_no_group_has_a_signal(tmp_path, warm):
+    """cases A18, A36: all A = 0 and β = 1: the loss has a gradient, and the policy comes nearer to the reference."""
+    changes = {"kl__beta": 1.0, "optimizer__lr": 1e-4, "optimizer__warmup_steps": 0, "update__num_iterations": 2}
+    with session_of(tmp_path, warm, NEVER_RIGHT, **changes) as session:
+        loop = Loop(session, "grpo", None)
+        with torch.no_grad():
+            for master in loop.learner.masters.values():
+                master.mul_(1.05)  # away from the reference
+        groups = loop.rollouts.take(1)
+        credits, (first, second) = loop.update(1, groups, session.grader.score(groups))
+    assert all(c.constant_group and not c.advantages.any() for row in credits for c in row)
+    assert first.stepped and first.grad_norm > 1e-3
+    assert 0 < second.metrics["kl/k3"] < first.metrics["kl/k3"]
 
 
 def test_constant_groups_make_no_step_and_say_why(tmp_path, warm, capsys):
@@ -219,6 +264,47 @@ def test_a_wrong_temperature_is_seen_at_the_first_update(tmp_path, warm):
             run_grpo(session)
 
 
+class LaterMistempered(Mistempered):
+    """Samples training episodes of step 2 at half the temperature that it reports, and all else right."""
+
+    def sample(self, requests, settings):
+        if {(r.episode.phase, r.episode.step) for r in requests} == {("train", 2)}:
+            return super().sample(requests, settings)
+        return LocalEngine.sample(self, requests, settings)
+
+
+def test_a_mismatch_that_comes_later_stops_the_run_too(tmp_path, warm):
+    """case F10: every step's gap is held against the bound, not the first one's alone."""
+    with session_of(tmp_path, warm, grpo__steps=3) as session:
+        session.sampler = LaterMistempered(session.policy.model, session.policy.eos_ids, seed=0)
+        with pytest.raises(RunStopped, match=r"step 2: before any update on this batch"):
+            run_grpo(session)
+        for name in ("mean_abs", "p99", "max", "k3"):
+            assert [step for step, _ in session.run.metrics(f"mismatch/{name}", "grpo")] == [1, 2]
+
+
+def test_canaries_of_the_first_update_by_value():
+    """case A22: rounding is none; a ratio or a clipped token is told; the gap is held against the precision's bound."""
+    quiet = {"ratio/max_abs_deviation": 1e-7, "clip_low": 0.0, "clip_high": 0.0, "mismatch/mean_abs": 9e-4}
+    assert first_update(quiet) == [] == one_policy(quiet, "float32")
+    for change in ({"ratio/max_abs_deviation": 1e-3}, {"clip_low": 0.01}, {"clip_high": 0.01}):
+        assert [f.name for f in first_update({**quiet, **change})] == ["ratio_is_one"]
+    gap = {"mismatch/mean_abs": 0.02}
+    assert [(f.level, f.name) for f in one_policy(gap, "float32")] == [("stop", "sampler_is_learner")]
+    assert one_policy(gap, "bfloat16") == []
+
+
+def test_a_first_ratio_other_than_one_is_told_once(tmp_path, warm, monkeypatch):
+    """case A22: log-probs that were noted a ten-thousandth off the learner's own."""
+    genuine = Learner.score
+    monkeypatch.setattr(Learner, "score", lambda self, batch: genuine(self, batch) + 1e-4)
+    with session_of(tmp_path, warm, update__num_iterations=2) as session:
+        run_grpo(session)
+        warnings = [(e.kind, e.step) for e in session.run.events("warning")]
+        assert session.run.metrics("ratio/max_abs_deviation", "grpo")[0][1] > 5e-5
+    assert warnings == [("ratio_is_one", 1)]
+
+
 def test_temperature_half_gives_ratio_one(tmp_path, warm):
     """case F1: policy, old and reference scores all use the temperature of sampling."""
     changes = {"rollout__temperature": 0.5, "update__num_iterations": 2, "kl__beta": 0.1}
@@ -243,14 +329,7 @@ def test_the_mismatch_does_not_grow_while_nothing_is_learned(tmp_path, warm):
 
 def test_trained_ids_are_sampled_ids_through_the_whole_loop(tmp_path, warm, monkeypatch):
     """cases B, L6: batch, store and sampler hold the same ids, and every token stands behind its own history."""
-    batches = []
-    genuine = Learner.update
-
-    def recording(self, batch, *args, **kwargs):
-        batches.append(batch)
-        return genuine(self, batch, *args, **kwargs)
-
-    monkeypatch.setattr(Learner, "update", recording)
+    batches = recorded(monkeypatch)
     with session_of(tmp_path, warm, grpo__steps=3) as session:
         run_grpo(session)
         stored = {s.episode.id: s for s in session.run.episodes("grpo")}
@@ -274,6 +353,23 @@ def path_to(forest, node):
         ids.append(int(forest.ids_U[node]))
         node = forest.parent_U[node]
     return ids[::-1]
+
+
+def test_a_prompt_and_a_completion_at_their_limits_are_trained_whole(tmp_path, warm, monkeypatch):
+    """case C10: tasks.max_prompt_tokens limits the prompt, rollout.max_new_tokens the completion; nothing cuts both."""
+    batches = recorded(monkeypatch)
+    limits = {"tasks__max_prompt_tokens": 4, "rollout__max_new_tokens": 2, "rollout__truncated": "score"}
+    rewarded = {"reward": {"functions": [{"name": "regex", "params": {"pattern": "^a"}}], "canary_good": "a"}}
+    with session_of(tmp_path, warm, grpo__steps=1, update__tokens_per_call=1, **limits, **rewarded) as session:
+        run_grpo(session)
+        stored = {s.episode.id: s.episode for s in session.run.episodes("grpo")}
+    sizes = {
+        (len(stored[e].turns[0].context_ids), int((batch.episode_E == i).sum()))
+        for batch in filter(None, batches)
+        for i, e in enumerate(batch.episodes)
+    }
+    assert sizes == {(4, 2)}
+    assert all(episode.num_sampled == 2 for episode in stored.values())
 
 
 def test_planned_steps_are_executed_steps_in_the_given_order(tmp_path, warm):

@@ -5,11 +5,11 @@ import math
 
 import pytest
 import torch
-from test_executors import batch_of, episodes, tiny
+from test_executors import batch_of, episodes, off_policy, tiny
 
 from milepost.learner import Learner, deal, default_lr
 from milepost.models import Policy
-from milepost.recipe import LossSection, OptimizerSection, UpdateSection
+from milepost.recipe import CorrectionSection, KlSection, LossSection, OptimizerSection, UpdateSection
 from milepost.types import Credit
 
 
@@ -48,6 +48,36 @@ def test_nothing_to_learn_changes_nothing():
     report = learner.update(None, LossSection())
     assert not report.stepped and learner.num_steps == 0 and math.isfinite(report.loss)
     assert all(torch.equal(a, b) for a, b in zip(before, learner.masters.values()))
+
+
+PLAIN_STEP = {"eps": 1e3, "grad_clip": 1e9, "warmup_steps": 0}
+"""With so large an epsilon Adam's first step is proportional to the gradient: a factor in it would be seen."""
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_step_is_the_same_however_its_batch_is_split_and_packed(precision):
+    """cases A14–A16, A37, L4: loss, gradient norm, every metric and the new weights, with KL, correction and clipping."""
+    results = []
+    for executor, tokens in (("packed", 10_000), ("packed", 40), ("packed", 1), ("plain", 10_000), ("plain", 1)):
+        policy = policy_of(tiny(), precision)
+        before = torch.cat([m.flatten().clone() for m in policy.masters.values()])
+        update = UpdateSection(executor=executor, tokens_per_call=tokens)
+        learner = Learner(policy, OptimizerSection(**PLAIN_STEP), update, lr=1.0, total_steps=1)
+        batch = off_policy(batch_of(episodes(groups=4)))
+        num_calls = len(learner.executor.calls(batch))
+        loss, kl, correction = LossSection(), KlSection(beta=0.1, estimator="k3"), CorrectionSection(kind="mis")
+        report = learner.update(batch, loss, kl, correction, beta=0.1, correct=True)
+        assert learner.executor.kind == executor
+        moved = torch.cat([m.flatten() for m in policy.masters.values()]) - before
+        results.append((num_calls, report, moved))
+    assert [num_calls for num_calls, _, _ in results] == [1, 4, 12, 1, 12]
+    _, first, step = results[0]
+    rel = 1e-4 if precision == "float32" else 0.05
+    assert {"clip_high", "kl/k3", "correction/masked", "mismatch/ess", "entropy/mean"} <= first.metrics.keys()
+    for _, report, moved in results[1:]:
+        assert (report.loss, report.grad_norm) == pytest.approx((first.loss, first.grad_norm), rel=rel)
+        assert report.metrics == pytest.approx(first.metrics, rel=rel, abs=rel / 10)
+        assert float((moved - step).norm()) <= rel * float(step.norm())
 
 
 def test_bfloat16_working_copy_keeps_float32_masters_and_small_updates():
