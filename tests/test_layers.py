@@ -18,7 +18,7 @@ LAYERS = [
      "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk"],
     ["disk", "rows", "charts", "progress", "profile", "tune"],
     ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary"],
-    ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors", "rollout", "host_slots", "host_main", "hosts", "world", "learner",
+    ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors", "rollout", "host_main", "host_slots", "hosts", "world", "learner",
      "cost", "meter"],
     ["evaluate"],
     ["stages.session", "stages.sft", "stages.grpo", "stages.pipeline", "health.preflight"],
