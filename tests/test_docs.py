@@ -92,6 +92,22 @@ def test_every_page_is_in_the_index() -> None:
     assert missing == ["index.md"]
 
 
+def test_every_guard_on_the_page_of_known_failures_exists_and_names_its_case() -> None:
+    """The tests named for a case are there, and the case's number stands in the tests' files."""
+    sources = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("test_*.py")}
+    page = (ROOT / "docs" / "cases.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([A-L]\d+\S*(?:, [A-L]\d+)*) \|.*\| (`test_.*`) \|$", page, re.MULTILINE)
+    assert len(rows) == len(re.findall(r"^\| [A-L]\d", page, re.MULTILINE)) > 50
+    for case, guards in rows:
+        name = ""
+        for guard in re.findall(r"`([^`]*)`", guards):
+            file, _, test = guard.partition("::")
+            name = file or name
+            assert f"def {test}(" in sources[name], guard
+        for first in re.findall(r"[A-L]\d+", case):
+            assert any(re.search(rf"\b{first}\b", text) for text in sources.values()), case
+
+
 def test_the_page_of_settings_is_up_to_date() -> None:
     found = importlib.util.spec_from_file_location("make_defaults", ROOT / "scripts" / "make_defaults.py")
     assert found is not None and found.loader is not None
