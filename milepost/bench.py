@@ -135,7 +135,7 @@ class _Bench:
         self.ideal += ideal_step([e for g in groups for e in g.episodes], batch)
 
     def sample(self, step: int, prompts: dict[str, np.ndarray], shape: Shape) -> list[Group]:
-        codec = Codec(lambda task: prompts[task.key], lambda ids: "", lambda text: np.zeros(0, np.int32))
+        codec = Codec(lambda task: prompts[task.key], lambda ids: "", *[lambda *_: np.zeros(0, np.int32)] * 3)
         groups = play(
             [Task(key, "") for key in prompts], self.engine, codec, phase="bench", step=step, num_samples=shape.group_size,
             max_new_tokens=shape.completion_tokens, settings=SamplingSettings(),

@@ -1,7 +1,7 @@
 """The world a task is played in: messages in, messages out, plain facts after every step. Torch-free.
 
-Authors write an `Environment` (reset, step, state, close) and describe it with an `EnvSpec`; they never see a token. Budgets,
-deadlines, parsing of tool calls and clean-up belong to the wrapper that plays it.
+Authors write an `Environment` (reset, step, state, close) and describe it with an `EnvSpec`; they never see a token.
+Budgets, deadlines, parsing of tool calls and clean-up belong to the wrapper that plays it.
 
     task → reset → Observation → (policy writes an Action) → step → Observation → … → state → outcome
 
@@ -151,14 +151,14 @@ state; a known-bad one shows a way to cheat or to fail. It stops yielding when i
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """All there is to know about a kind of environment. Recipes name it: `envs.NAME`, `module:object` or `file.py:object`."""
+    """All there is to know about a kind of environment. Recipes name it: "calc", "module:object" or "file.py:object"."""
 
     name: str
     version: str
     """Stored with every run and compared on resume: another grammar of actions is another environment."""
     make: Callable[[], Environment]
     generate: Callable[..., Iterator[Mapping[str, Any]]]
-    """generate(size, seed, **difficulty) → task rows: prompt (text, shown first by `reset` or used as it is) and columns."""
+    """generate(size, seed, **difficulty) → task rows: prompt (text, shown first by `reset`) and columns."""
     goal: Goal
     tools: tuple[Tool, ...] = ()
     """Empty: actions are plain text."""

@@ -16,17 +16,23 @@ import numpy as np
 
 from milepost.disk import StoreError
 from milepost.engines.local import LocalEngine
+from milepost.env import EnvSpec
+from milepost.envs.find import find_env
 from milepost.formula import describe
+from milepost.hosts import Hosts
 from milepost.models import Policy, load_model, load_tokenizer
 from milepost.progress import say
 from milepost.recipe import Recipe
-from milepost.render import check_format, completion_ids, decode, length, prompt_ids
+from milepost.render import check_format, completion_ids, decode, length, observation_ids, prompt_ids
 from milepost.reward import Grader
+from milepost.reward_spec import EnvGrader
 from milepost.rollout import Codec
+from milepost.scripted import demonstrator
 from milepost.stages.session import RunStopped, Session
 from milepost.store import Run, check_place
-from milepost.tasks import TaskOrder, TaskSet, demonstrations, load_tasks
+from milepost.tasks import TaskOrder, TaskSet, demonstrations, load_tasks, some
 from milepost.types import RecipeError, Task
+from milepost.world import World
 
 
 @contextmanager
@@ -45,18 +51,20 @@ def open_session(
         if existing is None:
             check_place(recipe.out, recipe.name)
         recipe = existing.recipe if existing else recipe
-        grader = stack.enter_context(Grader(recipe.reward))
+        spec = find_env(recipe.env.name, "env.name") if recipe.env.name else None
+        grader = EnvGrader.of(recipe, spec) if spec else stack.enter_context(Grader(recipe.reward))
         # The tokenizer is fetched when the first row is ready to be counted: unreadable rows are told before.
         tokenizer = lru_cache(maxsize=1)(lambda: load_tokenizer(recipe.model))
         tasks = load_tasks(
-            recipe.tasks, recipe.seed, rows=rows, check=grader.check_gold,
+            recipe.tasks, recipe.seed, rows=rows, check=grader.check_gold if isinstance(grader, Grader) else None,
+            generate=spec.generate if spec else None,
             length=lambda task: length(task.prompt, tokenizer(), recipe.tasks),
         )  # fmt: skip
         tell(str(tasks.report))
         grader.check_columns([*tasks.train, *tasks.validation, *tasks.test])
-        check_plan(tasks, recipe, stages, tokenizer())
-        # A function that breaks the contract is told now, and not when the model is loaded and has sampled.
-        grader.score_texts(tasks.train[0], [str(tasks.train[0].answer)] * 2)
+        check_plan(tasks, recipe, stages, tokenizer(), spec)
+        # A judge that does not work is told now, and not when the model is loaded and has sampled.
+        grader.try_out(tasks.train[0])
         policy = load_model(recipe.model)
         tell(f"{policy.name}: {policy.num_parameters / 1e6:.1f} M parameters, {policy.precision}; "
              f"{check_format(policy.tokenizer, recipe.tasks)}")  # fmt: skip
@@ -65,13 +73,30 @@ def open_session(
         formula = "\n".join(describe(recipe))
         tell(formula)
         run = existing or Run.create(recipe.out, recipe, toml=toml, formula=formula, meta=facts(policy))
-        session = Session(recipe, policy, codec_of(policy, recipe), sampler, tasks, grader, run)
+        world = stack.enter_context(world_of(recipe, spec, policy)) if spec else None
+        session = Session(recipe, policy, codec_of(policy, recipe), sampler, tasks, grader, run, world)
         tell(f"run directory: {run.path}")
         with closing(run):
             yield session
 
 
-def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str], tokenizer: Any) -> None:
+@contextmanager
+def world_of(recipe: Recipe, spec: EnvSpec, policy: Policy) -> Iterator[World]:
+    """The world that the recipe's tasks are played in; its instances end with the session."""
+    section, context = recipe.env, context_of(policy) or 1 << 40
+    if section.max_context_tokens > context:
+        raise RecipeError(
+            f"env.max_context_tokens = {section.max_context_tokens} exceeds the model's context of {context}; use at most "
+            f"{context}, or 0 for all of it"
+        )
+    with Hosts(
+        section.name if section.isolated else spec, section.max_concurrent, isolated=section.isolated,
+        step_seconds=section.step_seconds, reset_seconds=section.reset_seconds,
+    ) as hosts:  # fmt: skip
+        yield World(spec, hosts, section, section.max_context_tokens or context, recipe.seed)
+
+
+def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str], tokenizer: Any, spec: EnvSpec | None = None) -> None:
     """Refuses stages that these tasks cannot feed: too few for one batch, demonstrations that cannot be read or encoded."""
 
     def encode(task: Task, text: str) -> None:
@@ -81,7 +106,10 @@ def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str], tokenizer:
     if "grpo" in stages and recipe.grpo.steps:
         order = TaskOrder(tasks.train, recipe.tasks.order, recipe.seed, tasks.sources)
         order.take(recipe.rollout.prompts_per_step)
-    if "sft" in stages and recipe.sft.steps:
+    if "sft" in stages and recipe.sft.steps and spec:
+        demonstrator(recipe.sft, spec)
+        some(tasks.train, recipe.sft, recipe.seed)
+    elif "sft" in stages and recipe.sft.steps:
         held_out = [*tasks.validation, *tasks.test]
         demonstrations(recipe.sft, tasks.train, seed=recipe.seed, shape=recipe.tasks, held_out=held_out,
                        check=encode)  # fmt: skip
@@ -124,13 +152,20 @@ def codec_of(policy: Policy, recipe: Recipe) -> Codec:
         encode,
         lambda ids: decode(ids, policy.tokenizer),
         lambda text: completion_ids(text, policy.tokenizer, recipe.tasks),
+        lambda messages: prompt_ids(messages, policy.tokenizer, recipe.tasks),
+        lambda messages, last: observation_ids(messages, last, policy.tokenizer, recipe.tasks),
     )
+
+
+def context_of(policy: Policy) -> int | None:
+    """Most tokens of a sequence; None: the model does not say."""
+    config: Any = policy.model.config
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def check_context(tasks: TaskSet, policy: Policy, recipe: Recipe) -> None:
     """Refuses a completion budget that the longest prompt would push out of the model's context."""
-    config: Any = policy.model.config
-    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    context = context_of(policy)
     every = (*tasks.train, *tasks.validation, *tasks.test)
     longest = max(length(task.prompt, policy.tokenizer, recipe.tasks) for task in every)
     if context and longest + recipe.rollout.max_new_tokens > context:

@@ -121,6 +121,7 @@ class Learner:
                 stats.append(stat)
         norm, lr = self._step()
         metrics = {**summarize(stats), "entropy/mean": entropy / batch.num_events}
+        metrics["tree/unique_ratio"] = len(batch.forest) / sum(map(len, batch.paths))
         return UpdateReport(True, total, norm, lr, batch.num_events, metrics)
 
     def current_lr(self) -> float:

@@ -17,6 +17,7 @@ from milepost.recipe import TasksSection
 from milepost.types import DataError, Message, RecipeError
 
 _QUESTION, _PROBE = "?", "milepost"  # a question and an answer, to see what a template does with them
+_MARK = "[milepost {}]"  # stands for a message while its template is rendered
 
 
 def uses_chat(tokenizer: Any, section: TasksSection) -> bool:
@@ -86,6 +87,38 @@ def completion_ids(text: str, tokenizer: Any, section: TasksSection) -> np.ndarr
     # Encoded behind its header: some tokenizers write a space before whatever comes first.
     ids = both[len(before) :] if before and both[: len(before)] == before else _encode(tokenizer, text)
     return np.array([*ids, end], dtype=np.int32)
+
+
+def observation_ids(messages: Sequence[Message], last: int, tokenizer: Any, section: TasksSection) -> np.ndarray:
+    """int32 [n]: all that stands between an action and the next one, appended to a history that is never rendered again.
+
+    Chat: what the template writes after an assistant's answer (its end token only if `last`, the last sampled id, is not
+    it already; the line break after it always), then the messages, then the assistant's header. Text: the messages, each
+    on lines of its own. What an environment says never becomes a special token, whatever it spells out: a policy's own
+    words may stand in it; what the tokenizer does not know becomes its unknown token. Raises DataError if the template
+    does not take such messages.
+    """
+    contents = [_content(message) for message in messages]
+    if not uses_chat(tokenizer, section):
+        return np.array(_ids(tokenizer, "\n" + "".join(f"{text}\n" for text in contents), plain=True), np.int32)
+    asked = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _PROBE}]
+    marked = [{**m, "content": _MARK.format(i)} for i, m in enumerate(messages)]
+    text = _template(tokenizer, [*asked, *marked], add_generation_prompt=True)
+    frame = text[text.find(_PROBE) + len(_PROBE) :]
+    if (
+        _PROBE not in text
+        or not text.endswith(assistant_header(tokenizer))
+        or any(m["content"] not in frame for m in marked)
+    ):
+        roles = ", ".join(str(m.get("role")) for m in messages)
+        raise DataError(f"the tokenizer's chat template does not write an answer followed by messages of the roles {roles} "
+                        'as they are; use tasks.format = "text"')  # fmt: skip
+    ids: list[int] = []
+    for i, content in enumerate(contents):
+        before, frame = frame.split(_MARK.format(i), 1)
+        ids += [*_encode(tokenizer, before), *_ids(tokenizer, content, plain=True)]
+    ids += _encode(tokenizer, frame)
+    return np.array(ids[1:] if ids and ids[0] == last == turn_end_id(tokenizer) else ids, np.int32)
 
 
 def decode(ids: Sequence[int] | np.ndarray, tokenizer: Any) -> str:
@@ -211,9 +244,11 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
     return ids
 
 
-def _ids(tokenizer: Any, text: str) -> list[int]:
+def _ids(tokenizer: Any, text: str, *, plain: bool = False) -> list[int]:
+    """Ids without added special tokens; `plain`: nor those that the text spells out. What is unknown is the unknown id."""
     # verbose: what is too long is told by Milepost, with its line
-    return [int(i) for i in tokenizer.encode(text, add_special_tokens=False, verbose=False)]
+    own = {"split_special_tokens": True} if plain else {}
+    return [int(i) for i in tokenizer.encode(text, add_special_tokens=False, verbose=False, **own)]
 
 
 def _unknown_piece(tokenizer: Any, text: str, unknown: int) -> str | None:

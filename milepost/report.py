@@ -53,6 +53,7 @@ PANELS = (
         "the first one is what is learned from",
     ),
     Panel("Length", (("length/mean", "mean tokens"),), "sampled tokens of one episode"),
+    Panel("Turns", (("turns/mean", "turns"), ("calls/mean", "tool calls")), "of one episode in its environment"),
     Panel(
         "Answers",
         (

@@ -194,6 +194,10 @@ class Grader:
         """Rewards of finished answers that nobody sampled: canaries, checks of the gold. Not counted in `counts`."""
         return self._judge([Sample(task, _episode_of(task, text, i)) for i, text in enumerate(texts)])
 
+    def try_out(self, task: Task) -> None:
+        """Judges the gold twice over. Raises RecipeError if a function breaks its contract."""
+        self.score_texts(task, [str(task.answer)] * 2)
+
     def check_gold(self, task: Task) -> str | None:
         """What is wrong with the task's gold by the grader's own verdict; None if nothing is, or it cannot be told."""
         good = self._good_text(task)

@@ -17,7 +17,7 @@ import numpy as np
 from milepost.engines.base import Sampler, SampleRequest, SamplingSettings
 from milepost.recipe import RolloutSection
 from milepost.tasks import TaskOrder
-from milepost.types import Episode, EpisodeId, Group, Sampled, StopKind, StopReason, Task, Turn
+from milepost.types import Episode, EpisodeId, Group, Message, Sampled, StopKind, StopReason, Task, Turn
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class Codec:
     """sampled ids → text without special tokens"""
     complete: Callable[[str], np.ndarray]
     """a demonstration's text → the ids a policy would have sampled for it, end of turn included"""
+    prompt: Callable[[Sequence[Message]], np.ndarray]
+    """messages → ids of a history that begins with them"""
+    observe: Callable[[Sequence[Message], int], np.ndarray]
+    """(an environment's messages, the last sampled id) → the ids between an action and the next one"""
 
 
 def play(
@@ -72,24 +76,20 @@ def _episode(request: SampleRequest, sampled: Sampled, group_id: str, codec: Cod
     return Episode(request.episode, group_id, (turn,), stop, start_fingerprint=start, seconds=seconds)
 
 
+Roll = Callable[..., list[Group]]
+"""roll(tasks, *, phase, step, num_samples, settings) → groups: single answers, or episodes in an environment."""
+
+
 class Rollouts:
     """The stream of training groups: step k's tasks, played G times each by the sampler's current weights."""
 
-    def __init__(self, order: TaskOrder, sampler: Sampler, codec: Codec, section: RolloutSection) -> None:
-        self.order, self.sampler, self.codec, self.section = order, sampler, codec, section
+    def __init__(self, order: TaskOrder, roll: Roll, section: RolloutSection) -> None:
+        self.order, self.roll, self.section = order, roll, section
 
     def take(self, step: int) -> list[Group]:
         tasks = self.order.take(self.section.prompts_per_step)
-        return play(
-            tasks,
-            self.sampler,
-            self.codec,
-            phase="train",
-            step=step,
-            num_samples=self.section.group_size,
-            max_new_tokens=self.section.max_new_tokens,
-            settings=SamplingSettings(temperature=self.section.temperature),
-        )
+        settings = SamplingSettings(temperature=self.section.temperature)
+        return self.roll(tasks, phase="train", step=step, num_samples=self.section.group_size, settings=settings)
 
     def state(self) -> dict[str, Any]:
         return self.order.state()

@@ -78,14 +78,16 @@ def make_task(source: SourceRows, line: int, row: Mapping[str, Any], section: Ta
     answer = _gold(row, golds, source.gold_optional)
     # The gold stays reachable under its own name too: functions written for the data set ask for it there.
     columns = {str(k): v for k, v in row.items() if k not in (prompt_column, "prompt", "answer", "split")}
+    # In an environment the same words may ask for different things: there the whole row is the task.
+    whole = digest(columns) if source.by_row else ""
     task = Task(
-        key=content_key(source.name, raw, answer),
+        key=content_key(source.name, raw, [answer, whole] if source.by_row else answer),
         prompt=shape_prompt(row[prompt_column], raw, section),
         answer=answer,
         columns=columns,
         source=source.name,
     )
-    return Found(task, _label(row), line, prompt_id(raw))
+    return Found(task, _label(row), line, prompt_id(raw) + whole)
 
 
 def read_messages(prompt: Any) -> tuple[dict[str, Any], ...]:

@@ -19,6 +19,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ import numpy as np
 from milepost.families import REFUSED_FAMILIES, Draw, derived_seed, draw_families, unpack
 from milepost.recipe import SourceSection
 from milepost.types import RecipeError
+
+Generate = Callable[..., Iterator[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class SourceRows:
     prompt_column: str | None = None
     answer_column: str | None = None
     gold_optional: bool = False
+    by_row: bool = False
+    """Two rows are the same task only if all columns agree, not just their prompts (environments)."""
     num_repeated: int = 0
     """Draws that repeated an earlier one (generated sources)."""
     note: str = ""
@@ -60,22 +65,31 @@ class SourceRows:
 
 def source_name(source: SourceSection) -> str:
     """The name in keys and metrics: `name`, else the file's stem, the data set's path or the function's spec."""
+    if source.kind == "environment":
+        return source.name or "environment"
     return source.name or (Path(source.path).stem if source.kind == "jsonl" else source.path)
 
 
-def read_sources(sources: Sequence[SourceSection], seed: int) -> list[SourceRows]:
-    """Reads every `tasks.sources` entry, in order. Raises RecipeError when a source itself is unusable."""
+def read_sources(sources: Sequence[SourceSection], seed: int, generate: Generate | None = None) -> list[SourceRows]:
+    """Reads every `tasks.sources` entry, in order. Raises RecipeError when a source itself is unusable.
+
+    `generate(size, seed, **params)` makes the rows of sources of the kind "environment".
+    """
     for position, source in enumerate(sources):
-        if not source.path and not (source.kind == "reasoning_gym" and source.name):
+        if source.kind == "environment":
+            _check_environment(source, f"tasks.sources[{position}]", generate)
+        elif not source.path and not (source.kind == "reasoning_gym" and source.name):
             raise RecipeError(f"tasks.sources[{position}].path is empty; {_WANTED[source.kind]}")
     families = _read_families({i: source for i, source in enumerate(sources) if source.kind == "reasoning_gym"}, seed)
-    return [families[i] if i in families else _READERS[source.kind](source, seed, f"tasks.sources[{i}]")
+    readers = _READERS | {"environment": partial(_read_environment, generate)}
+    return [families[i] if i in families else readers[source.kind](source, seed, f"tasks.sources[{i}]")
             for i, source in enumerate(sources)]  # fmt: skip
 
 
 _WANTED = {
     "jsonl": "give the JSONL file, for example path = \"tasks.jsonl\"",
     "datasets": "give a data set that load_dataset or load_from_disk can read, or pass rows= from Python",
+    "environment": "",
     "function": 'give module:function or file.py:function, for example path = "my_tasks.py:rows"',
     "reasoning_gym": 'name the family, for example name = "chain_sum"',
 }  # fmt: skip
@@ -219,6 +233,27 @@ def _read_function(source: SourceSection, seed: int, setting: str) -> SourceRows
         raise RecipeError(f"{setting}.path = {source.path!r}: the function raised {type(error).__name__}: {_short(error)}; "
                           f"it was called with {given} and must return rows") from error  # fmt: skip
     return SourceRows(name, source.weight, rows, bad)
+
+
+def _check_environment(source: SourceSection, setting: str, generate: Generate | None) -> None:
+    if generate is None:
+        raise RecipeError(f'{setting}.kind = "environment" needs env.name, for example "calc"')
+    if source.path:
+        raise RecipeError(f"{setting}.path does nothing for an environment's own tasks; remove it (env.name says which)")
+    if source.size < 1:
+        raise RecipeError(f"{setting}.size = {source.size}: a generated source needs to know how many rows; 1000 works")
+
+
+def _read_environment(generate: Generate | None, source: SourceSection, seed: int, setting: str) -> SourceRows:
+    assert generate is not None
+    name = source_name(source)
+    try:
+        rows, bad = _number(itertools.islice(generate(source.size, seed, **source.params), source.size), name)
+    except (TypeError, ValueError, RecipeError) as error:
+        known = ", ".join(k for k in inspect.signature(generate).parameters if k not in ("size", "seed"))
+        raise RecipeError(f"{setting}.params = {source.params}: {_short(error)}; the environment takes "
+                          f"{known or 'no difficulty'}") from error  # fmt: skip
+    return SourceRows(name, source.weight, rows, bad, prompt_column="prompt", answer_column="none", by_row=True)
 
 
 def load_function(spec: str, setting: str) -> Callable[..., Any]:

@@ -30,7 +30,16 @@ from milepost.shape import (
     read_messages,
     shape_prompt,
 )
-from milepost.sources import BadRow, SourceRows, isolated_random, load_function, read_sources, rows_in_memory, source_name
+from milepost.sources import (
+    BadRow,
+    Generate,
+    SourceRows,
+    isolated_random,
+    load_function,
+    read_sources,
+    rows_in_memory,
+    source_name,
+)
 from milepost.streams import shuffled
 from milepost.types import DataError, RecipeError, Task
 
@@ -86,20 +95,22 @@ def load_tasks(
     rows: Any = None,
     check: Callable[[Task], str | None] | None = None,
     length: Callable[[Task], int] | None = None,
+    generate: Generate | None = None,
 ) -> TaskSet:
     """Reads all sources (or `rows`: a datasets object, a list of mappings, or either by split name).
 
     `check(task)` gives the reason why the task's own checker rejects its gold answer, or None; it is not asked about
     tasks without one. `length(task)` counts the ids the policy would be sent (a lower bound will do for those over twice
-    the limit); longer than `section.max_prompt_tokens` follows `section.overlong`. Raises RecipeError for a source that
-    cannot be read and DataError when what it holds cannot be used: no usable task, a missing column, one prompt in two
-    splits, too few tasks for the held-out splits, a prompt that `length` cannot encode.
+    the limit); longer than `section.max_prompt_tokens` follows `section.overlong`. `generate` makes an environment's own
+    rows. Raises RecipeError for a source that cannot be read and DataError when what it holds cannot be used: no usable
+    task, a missing column, one prompt in two splits, too few tasks for the held-out splits, a prompt that `length` cannot
+    encode.
     """
     if "{prompt}" not in section.template:
         raise RecipeError(
             f'tasks.template = {section.template!r} must contain {{prompt}}; "{{prompt}}" alone changes nothing'
         )
-    held = _read_all(section, seed, rows)
+    held = _read_all(section, seed, rows, generate)
     bad: list[BadRow] = [row for source in held for row in source.bad]
     found: dict[str, list[Found]] = {}
     seen: dict[str, tuple[Found, str]] = {}
@@ -142,7 +153,7 @@ def _advice(report: LoadReport, section: TasksSection) -> str:
     return "every row needs a prompt and a gold answer"
 
 
-def _read_all(section: TasksSection, seed: int, rows: Any) -> list[SourceRows]:
+def _read_all(section: TasksSection, seed: int, rows: Any, generate: Generate | None) -> list[SourceRows]:
     if rows is not None:
         if len(section.sources) > 1 or any(s.kind != "datasets" or s.path for s in section.sources):
             raise RecipeError("tasks.sources and rows= were both given; leave tasks.sources out, or name one source of "
@@ -155,7 +166,7 @@ def _read_all(section: TasksSection, seed: int, rows: Any) -> list[SourceRows]:
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         raise RecipeError(f"tasks.sources: two sources are both called {twice[0]!r}; give each its own name")
-    return read_sources(section.sources, seed)
+    return read_sources(section.sources, seed, generate)
 
 
 def _check_duplicate(one: Found, source: str, seen: Mapping[str, tuple[Found, str]]) -> None:
@@ -422,16 +433,28 @@ def demonstrations(
     else:
         raise RecipeError(f"sft.demonstrations = {spec!r} is neither a .jsonl file nor module:function nor a template with "
                           "a column; 'Answer: {answer}' works")  # fmt: skip
-    wanted = section.num_demonstrations or len(made)
-    if wanted > len(made):
-        raise DataError(f"sft.num_demonstrations = {wanted}, but there are only {len(made)} demonstrations; use 0 for all")
-    if not made:
-        raise DataError(f"sft.demonstrations = {spec!r} gives no demonstration: there is no training task")
-    ranks = [_rank(seed, f"{d.task.key}/{d.completion}") for d in made]
-    kept = sorted(sorted(range(len(made)), key=lambda i: ranks[i])[:wanted])
+    kept = _kept([f"{d.task.key}/{d.completion}" for d in made], section, seed)
     for i in kept if check else ():
         _check_kept(check, made[i], lines[i] if lines else 0)
     return [made[i] for i in kept]
+
+
+def some(tasks: Sequence[Task], section: SftSection, seed: int) -> list[Task]:
+    """The tasks that a script demonstrates in an environment: `num_demonstrations` of them, by rank."""
+    return [tasks[i] for i in _kept([task.key for task in tasks], section, seed)]
+
+
+def _kept(keys: Sequence[str], section: SftSection, seed: int) -> list[int]:
+    """The `num_demonstrations` whose keyed hash ranks lowest, in their given order."""
+    wanted = section.num_demonstrations or len(keys)
+    if wanted > len(keys):
+        raise DataError(f"sft.num_demonstrations = {wanted}, but there are only {len(keys)} demonstrations; use 0 for all")
+    if not keys:
+        raise DataError(
+            f"sft.demonstrations = {section.demonstrations!r} gives no demonstration: there is no training task"
+        )
+    ranks = [_rank(seed, key) for key in keys]
+    return sorted(sorted(range(len(keys)), key=lambda i: ranks[i])[:wanted])
 
 
 def _check_kept(check: Any, one: Demonstration, line: int) -> None:

@@ -405,7 +405,7 @@ def test_budgets_outside_the_policy_follow_the_rule(reason):
     assert [(c.trained, c.in_baseline) for c in credits[0]] == [(True, True), (False, True)]
 
 
-@pytest.mark.parametrize("reason", ["turns", "tool_calls", "invalid"])
+@pytest.mark.parametrize("reason", ["turns", "tool_calls", "invalid_actions"])
 @pytest.mark.parametrize("rule", ["keep_baseline", "drop"])
 def test_budgets_the_policy_used_up_are_scored(reason, rule):
     _, _, credits = run(("g", [(1, DONE, [2]), (0, cut(reason), [2])]), truncated=rule)

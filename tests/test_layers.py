@@ -15,7 +15,7 @@ LAYERS = [
     ["env", "tools", "unsafe_rewards",
      "recipe", "length_terms", "streams", "families", "sources", "shape", "scripted", "tasks", "worker_main", "scorers", "workers", "reward_checks",
      "reward", "reward_spec", "credit", "forest", "loss", "formula",
-     "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk"],
+     "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze"],
     ["disk", "rows", "charts", "progress", "profile", "tune"],
     ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary"],
     ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors", "rollout", "host_main", "host_slots", "hosts", "world", "learner",
@@ -32,7 +32,7 @@ TORCH_FREE = [
     "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "world", "hosts",
     "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
     "health.canary", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "cli",
-    "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk",
+    "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
 ]  # fmt: skip
 
 

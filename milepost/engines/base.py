@@ -113,10 +113,12 @@ class WorkCounters:
 class Talk(Protocol):
     """Turns of many episodes that are sampled together, with memory between turns where the engine can keep it."""
 
-    num_active: int
-    """Requests that are not finished."""
+    @property
+    def num_active(self) -> int:
+        """Requests that are not finished."""
+        ...
 
-    def __enter__(self) -> Talk: ...
+    def __enter__(self) -> Any: ...
 
     def __exit__(self, *_: Any) -> None: ...
 

@@ -20,7 +20,6 @@ from milepost.engines.base import SamplingSettings
 from milepost.evaluate import task_interval
 from milepost.progress import Progress
 from milepost.recipe import Recipe
-from milepost.rollout import play
 from milepost.tasks import TaskOrder
 from milepost.types import Credit, Group, RecipeError, Reward, StopKind, Task
 
@@ -112,10 +111,8 @@ def preflight(session: Session, num_tasks: int = 64) -> Preflight:
     rewards: list[list[Reward]] = []
     credits: list[list[Credit]] = []
     for step, chunk in enumerate(Progress(chunks, "preflight"), start=1):
-        new = play(
-            chunk, session.sampler, session.codec, phase=PHASE, step=step, num_samples=recipe.rollout.group_size,
-            max_new_tokens=recipe.rollout.max_new_tokens, settings=SamplingSettings(recipe.rollout.temperature),
-        )  # fmt: skip
+        settings = SamplingSettings(recipe.rollout.temperature)
+        new = session.roll(chunk, phase=PHASE, step=step, num_samples=recipe.rollout.group_size, settings=settings)
         judged = session.grader.score(new)
         credited = assign(new, judged, recipe.credit, recipe.rollout)
         run.commit_step(step, PHASE, new, judged, credited)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,7 +90,7 @@ class Loop:
         updates = recipe.grpo.steps * recipe.update.num_iterations * recipe.update.minibatches
         self.learner = Learner(session.policy, recipe.optimizer, recipe.update, lr=lr, total_steps=updates)
         order = TaskOrder(session.tasks.train, recipe.tasks.order, recipe.seed, session.tasks.sources)
-        self.rollouts = Rollouts(order, session.sampler, session.codec, recipe.rollout)
+        self.rollouts = Rollouts(order, session.roll, recipe.rollout)
         self.reference: Reference | None = None
         if resume:
             self.restore(resume)
@@ -141,7 +142,7 @@ class Loop:
         if self.random_reward:
             rewards = [[_coin(recipe.seed, e.id, r) for e, r in zip(g.episodes, rs)] for g, rs in zip(groups, rewards)]
         penalty = self.kl_penalty(groups, beta) if beta and recipe.kl.place == "reward" else None
-        credits = assign(groups, rewards, recipe.credit, recipe.rollout, penalty)
+        credits = assign(groups, rewards, recipe.credit, recipe.rollout, penalty, **self.session.per_turn(groups))
         in_loss = beta > 0 and recipe.kl.place == "loss"
         parts = deal([g.id for g in groups], recipe.update.minibatches)
         batches = [group_batch(groups, credits, recipe, set(part), keep_constant=in_loss) for part in parts]
@@ -243,6 +244,14 @@ def episode_metrics(groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]
         "length/max": float(max(lengths)),
         "tokens/sampled": float(sum(lengths)),
     }
+    episodes = [e for g in groups for e in g.episodes]
+    for reason, count in Counter(e.stop.reason for e in episodes).items():
+        metrics[f"stop/{reason}"] = count / len(episodes)
+    if any("num_calls" in e.facts for e in episodes):  # played in an environment
+        num_turns = sum(len(e.turns) for e in episodes)
+        metrics["turns/mean"] = num_turns / len(episodes)
+        metrics["calls/mean"] = sum(e.facts.get("num_calls", 0) for e in episodes) / len(episodes)
+        metrics["calls/invalid"] = sum(e.facts.get("num_invalid", 0) for e in episodes) / max(1, num_turns)
     success = [r.success for r in flat if r.success is not None]
     extractable = [r.extractable for r in flat if r.extractable is not None]
     if success:

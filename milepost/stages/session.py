@@ -26,6 +26,7 @@ from milepost.models import Policy, load_model, save_policy
 from milepost.progress import say
 from milepost.recipe import ModelSection, Recipe
 from milepost.reward import Grader
+from milepost.reward_spec import EnvGrader
 from milepost.rollout import Codec, play
 from milepost.store import Run
 from milepost.tasks import TaskSet
@@ -41,6 +42,7 @@ from milepost.types import (
     Task,
     Turn,
 )
+from milepost.world import World, play_world
 
 PANEL_TEXTS = 16
 PROBES = 2
@@ -60,24 +62,38 @@ class Session:
     codec: Codec
     sampler: Sampler
     tasks: TaskSet
-    grader: Grader
+    grader: Grader | EnvGrader
     run: Run
+    world: World | None = None
+    """What tasks are played in; None: single answers."""
     clock: dict[str, float] = field(default_factory=dict)
 
     def play(self, tasks: Sequence[Task], *, phase: str, step: int, num_samples: int, greedy: bool = False) -> list[Group]:
         """Episodes for measurement, under the evaluation's decoding settings."""
         section = self.recipe.eval
         settings = SamplingSettings(temperature=0.0) if greedy else SamplingSettings(section.temperature, section.top_p)
-        return play(
-            tasks,
-            self.sampler,
-            self.codec,
-            phase=phase,
-            step=step,
-            num_samples=1 if greedy else num_samples,
-            max_new_tokens=self.recipe.rollout.max_new_tokens,
-            settings=settings,
-        )
+        return self.roll(tasks, phase=phase, step=step, num_samples=1 if greedy else num_samples, settings=settings)
+
+    def roll(
+        self, tasks: Sequence[Task], *, phase: str, step: int, num_samples: int, settings: SamplingSettings
+    ) -> list[Group]:
+        """Episodes of each task by the sampler's current weights: single answers, or many turns in the run's world."""
+        budget = self.recipe.rollout.max_new_tokens
+        if self.world is not None:
+            return play_world(tasks, self.sampler, self.codec, self.world, phase=phase, step=step, num_samples=num_samples,
+                              max_new_tokens=budget, settings=settings)  # fmt: skip
+        return play(tasks, self.sampler, self.codec, phase=phase, step=step, num_samples=num_samples,
+                    max_new_tokens=budget, settings=settings)  # fmt: skip
+
+    def per_turn(self, groups: Sequence[Group]) -> dict[str, Any]:
+        """What credit needs to know of an environment's reward besides the total."""
+        if not isinstance(self.grader, EnvGrader):
+            return {}
+        by_turn = self.recipe.credit.rule == "turn"
+        return {
+            "part_weights": self.grader.part_weights,
+            "turn_rewards": self.grader.turn_rewards(groups) if by_turn else None,
+        }
 
     def evaluate(self, split: str, step: int, *, stage: str, greedy: bool | None = None, samples: int = 0) -> EvalReport:
         """Held-out success of the current weights, stored with its episodes as an evaluation of `stage` after `step`.
@@ -204,7 +220,8 @@ class Panel:
     def sample(cls, session: Session, learner: Learner) -> Panel:
         """One completion of each of the first tasks, by the weights as they are now."""
         tasks = (session.tasks.validation or session.tasks.train)[:PANEL_TEXTS]
-        turns = [g.episodes[0].turns[0] for g in session.play(tasks, phase="panel", step=0, num_samples=1)]
+        groups = session.play(tasks, phase="panel", step=0, num_samples=1)
+        turns = [turn for g in groups for turn in g.episodes[0].turns[:1]]
         return cls([(t.context_ids.tolist(), t.sampled.ids.tolist()) for t in turns], learner)
 
     def measure(self, whole: bool) -> dict[str, float]:

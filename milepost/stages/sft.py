@@ -19,9 +19,11 @@ from milepost.learner import Learner, default_lr
 from milepost.profile import mark_step
 from milepost.progress import Progress
 from milepost.recipe import LossSection
+from milepost.scripted import demonstrator
 from milepost.stages.session import Session, peak_memory_gb
-from milepost.tasks import demonstrations
+from milepost.tasks import demonstrations, some
 from milepost.types import Credit, Episode, EpisodeId, Sampled, StopKind, StopReason, Task, Turn
+from milepost.world import demonstrate
 
 CROSS_ENTROPY = LossSection(objective="cross_entropy", aggregate="token_mean")
 
@@ -29,11 +31,7 @@ CROSS_ENTROPY = LossSection(objective="cross_entropy", aggregate="token_mean")
 def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft", cpu_seconds: float = 0.0) -> Learner:
     """Trains on demonstrations for `sft.steps`, or until `cpu_seconds` of this process are used if that is given."""
     section = session.recipe.sft
-    held_out = [*session.tasks.validation, *session.tasks.test]
-    shown = demonstrations(
-        section, session.tasks.train, seed=session.recipe.seed, shape=session.recipe.tasks, held_out=held_out
-    )
-    examples = as_episodes(session, shown)
+    examples = demonstrated(session)
     optimizer = session.recipe.optimizer.model_copy(
         update={"schedule": "constant" if cpu_seconds else section.schedule, "warmup_steps": section.warmup_steps}
     )
@@ -59,6 +57,17 @@ def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft",
             break
     session.sampler.load(learner.num_steps)
     return learner
+
+
+def demonstrated(session: Session) -> list[Episode]:
+    """The warm start's examples: completions of single answers, or whole episodes that a script plays in the world."""
+    recipe, world, train = session.recipe, session.world, session.tasks.train
+    if world is None:
+        held_out = [*session.tasks.validation, *session.tasks.test]
+        return as_episodes(
+            session, demonstrations(recipe.sft, train, seed=recipe.seed, shape=recipe.tasks, held_out=held_out)
+        )
+    return demonstrate(some(train, recipe.sft, recipe.seed), demonstrator(recipe.sft, world.spec), session.codec, world)
 
 
 def as_episodes(session: Session, examples: Sequence[tuple[Task, str]]) -> list[Episode]:

@@ -1,0 +1,127 @@
+"""Plays a scripted policy in an environment, without any model: for demonstrations, checks and canaries. Torch-free."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from milepost.env import Action, EnvSpec, Observation, Script, State
+from milepost.recipe import SftSection
+from milepost.sources import load_function
+from milepost.tools import Format, parse, render_call
+from milepost.types import Episode, EpisodeId, RecipeError, Sampled, StopKind, StopReason, Task, Turn
+
+
+@dataclass(frozen=True)
+class Step:
+    """One turn: what the script wrote, what the environment answered, the facts after it."""
+
+    text: str
+    action: Action
+    observation: Observation
+    state: State
+
+
+@dataclass(frozen=True)
+class Played:
+    """A whole scripted episode. `ended`: the world was over or the goal reached; else the script had nothing more to do."""
+
+    start: Observation
+    start_state: State
+    steps: tuple[Step, ...]
+    ended: bool
+
+    @property
+    def final_state(self) -> State:
+        return self.steps[-1].state if self.steps else self.start_state
+
+
+def play_script(
+    spec: EnvSpec, task: Task, script: Script, seed: int = 0, *, max_turns: int = 1000, format: Format = "terse"
+) -> Played:
+    """One episode in an instance of its own, in this process. Scripts write terse calls; `format` writes them anew."""
+    env: Any = spec.make()
+    try:
+        start = _settled(env.reset(task, seed))
+        start_state, steps, ended = env.state(), [], False
+        for text in script(task, env):
+            written = rewritten(text, spec, format)
+            action = parse(written, spec.tools, format) if spec.tools else Action(written)
+            seen = _settled(env.step(action))
+            steps.append(Step(written, action, seen, env.state()))
+            reached = spec.goal.ends and spec.goal.holds(task, start_state, steps[-1].state)
+            ended = seen.ended or seen.truncated or reached
+            if ended or len(steps) >= max_turns:
+                break
+        return Played(start, start_state, tuple(steps), ended)
+    finally:
+        _settled(env.close())
+
+
+def episode_of(played: Played, task: Task, member: int = 0) -> Episode:
+    """The facts that a stored episode would hold, for judges. No model wrote it: a token stands for 4 characters."""
+    turns = []
+    for step in played.steps:
+        num_tokens = len(step.text) // 4 + 1
+        facts = {"state": step.state, "num_invalid": step.observation.num_invalid, "num_calls": len(step.action.calls)}
+        sampled = Sampled(np.zeros(num_tokens), np.zeros(num_tokens), 1.0, ((0, 0),), "stop")
+        turns.append(Turn(np.zeros(0), sampled, step.text, facts=facts))
+    stop = StopReason(StopKind.TERMINATED, "ended") if played.ended else StopReason(StopKind.TRUNCATED, "turns")
+    ends = {"start": played.start_state, "final": played.final_state}
+    name = EpisodeId("scripted", 0, task.key, member)
+    return Episode(name, f"scripted/0/{task.key}", tuple(turns), stop, facts=ends)
+
+
+def demonstrator(section: SftSection, spec: EnvSpec) -> Script:
+    """What `sft.demonstrations` names: "gold", the environment's own script, or module:function. Raises RecipeError."""
+    named = section.demonstrations
+    if named == "gold" and spec.gold is not None:
+        return spec.gold
+    if named == "gold":
+        raise RecipeError(
+            f'sft.demonstrations = "gold", but environment {spec.name!r} has no gold script; name your own, module:function'
+        )
+    if ":" not in named or "{" in named:
+        raise RecipeError(
+            f'sft.demonstrations = {named!r} demonstrates nothing in environment {spec.name!r}; use "gold", or a script of '
+            "(task, environment) as module:function"
+        )
+    return load_function(named, "sft.demonstrations")
+
+
+def rewritten(text: str, spec: EnvSpec, format: Format) -> str:
+    """What a script wrote, with its terse calls in another format. A text without calls stays as it is."""
+    if format == "terse" or not spec.tools:
+        return text
+    calls = [call for call in parse(text, spec.tools, "terse").calls if call.error is None]
+    return "\n".join(render_call(call.name, call.arguments, format) for call in calls) or text
+
+
+def problems(spec: EnvSpec, tasks: Sequence[Task]) -> Iterator[str]:
+    """A canary: the gold script still succeeds, and doing nothing still does not. One sentence for each that is wrong."""
+    for task in tasks:
+        for name, script, expected in (("gold", spec.gold, True), ("empty", _nothing, False)):
+            if script is None:
+                continue
+            played = play_script(spec, task, script)
+            if spec.goal.holds(task, played.start_state, played.final_state) is not expected:
+                verdict = "fails" if expected else "succeeds"
+                yield f"environment {spec.name!r}: the {name} policy {verdict} at task {task.key}, so it judges wrongly"
+
+
+def _nothing(task: Task, env: Any) -> Iterator[str]:
+    return iter(())
+
+
+def _settled(value: Any) -> Any:
+    """The result of a method that may be async."""
+    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+
+
+async def _awaited(value: Any) -> Any:
+    return await value

@@ -1,0 +1,367 @@
+"""Plays episodes of many turns in an environment: tokens in, tokens out. Torch-free.
+
+Authors' environments speak in messages and state; here they get tokens, budgets and deadlines. History is appended, never
+rendered again; where it is rewritten, a new segment starts with exactly what the policy sees. While one episode waits
+for its environment the others decode. In-process environments are waited for, so that the same weights give the same
+bits; isolated ones are not. The order in which episodes end changes nothing: each has its own noise, and groups are
+returned in task order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from milepost.engines.base import Sampler, SampleRequest, SamplingSettings, Talk
+from milepost.env import Action, EnvSpec, Observation, Script, State, fingerprint, state_key
+from milepost.hosts import Fault, Host, Hosts
+from milepost.recipe import EnvSection
+from milepost.rollout import Codec
+from milepost.scripted import play_script
+from milepost.tools import parse
+from milepost.types import Episode, EpisodeId, Group, Message, Sampled, StopKind, StopReason, Task, Turn
+
+_PATIENCE = 0.02
+"""Seconds that a decoding step waits for isolated environments: short beside the step, long for a quick tool."""
+_DONE = StopReason(StopKind.TERMINATED, "ended")
+_KEEP = 0.5
+"""Share of the context that is kept when the oldest turns are dropped."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What tasks are played in."""
+
+    spec: EnvSpec
+    hosts: Hosts
+    limits: EnvSection
+    context: int
+    """Most tokens of a history, the next action included."""
+    seed: int
+
+    def start_seed(self, task: Task) -> int:
+        """The same for all members of a group, and whenever the task comes again."""
+        digest = hashlib.blake2b(f"{self.seed}/{task.key}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "big")
+
+    def opening(self, messages: Sequence[Message]) -> list[Message]:
+        """What every history begins with: how to act, then what the environment says."""
+        return [*([{"role": "system", "content": self.spec.system}] if self.spec.system else []), *messages]
+
+
+def play_world(
+    tasks: Sequence[Task], sampler: Sampler, codec: Codec, world: World, *, phase: str, step: int, num_samples: int,
+    max_new_tokens: int, settings: SamplingSettings,
+) -> list[Group]:  # fmt: skip
+    """`num_samples` episodes of each task, in task order; `max_new_tokens` per turn. Raises HostsDown."""
+
+    async def everything() -> list[Episode]:
+        pump = _Pump(sampler, settings, wait=not world.limits.isolated)
+        seats = asyncio.Semaphore(world.limits.max_concurrent)
+        names = [EpisodeId(phase, step, task.key, member) for task in tasks for member in range(num_samples)]
+        played = [
+            asyncio.ensure_future(_play(task, name, world, codec, pump, seats, max_new_tokens))
+            for name, task in zip(names, (t for t in tasks for _ in range(num_samples)))
+        ]
+        try:
+            await pump.run(played)
+            return [episode.result() for episode in played]
+        finally:
+            for episode in played:
+                episode.cancel()
+            await asyncio.gather(*played, return_exceptions=True)
+            pump.close()
+
+    episodes = asyncio.run(everything())
+    groups = []
+    for t, task in enumerate(tasks):
+        mine = tuple(episodes[t * num_samples : (t + 1) * num_samples])
+        groups.append(Group(mine[0].group_id, task, _same_start(mine)))
+    return groups
+
+
+def _same_start(episodes: Sequence[Episode]) -> tuple[Episode, ...]:
+    """Members that never started cannot have another start; a group whose starts differ is refused by `Group`."""
+    starts = [e.start_fingerprint for e in episodes if e.start_fingerprint]
+    first = starts[0] if starts else ""
+    return tuple(e if e.start_fingerprint else _with_start(e, first) for e in episodes)
+
+
+def _with_start(episode: Episode, start: str) -> Episode:
+    return Episode(episode.id, episode.group_id, episode.turns, episode.stop, facts=episode.facts,
+                   start_fingerprint=start, seconds=episode.seconds)  # fmt: skip
+
+
+def demonstrate(tasks: Sequence[Task], script: Script, codec: Codec, world: World) -> list[Episode]:
+    """Episodes as a policy would have played them that writes what the script does: the same contexts, the same ids.
+
+    A script that fails at a task demonstrates nothing there: its episode is left out.
+    """
+    episodes = []
+    for index, task in enumerate(tasks):
+        played = play_script(world.spec, task, script, world.start_seed(task), max_turns=world.limits.max_turns,
+                             format=world.limits.tool_format)  # fmt: skip
+        if not played.steps or not world.spec.goal.holds(task, played.start_state, played.final_state):
+            continue
+        context, new_segment = codec.prompt(world.opening(played.start.messages)), False
+        turns: list[Turn] = []
+        for step in played.steps:
+            ids = codec.complete(step.text)
+            sampled = Sampled(ids, np.zeros(len(ids)), 1.0, ((0, 0),), "stop")
+            turns.append(Turn(context, sampled, text=step.text, new_segment=new_segment))
+            seen, new_segment = step.observation, step.observation.history is not None
+            context = (codec.observe(seen.messages, int(ids[-1])) if seen.history is None
+                       else codec.prompt(world.opening(seen.history)))  # fmt: skip
+        name = f"sft/{index}/{task.key}"
+        episodes.append(Episode(EpisodeId("sft", index, task.key, 0), name, tuple(turns), _DONE))
+    return episodes
+
+
+class _Pump:
+    """Feeds the sampler: requests of all episodes join one conversation; each is answered when its turn is sampled."""
+
+    def __init__(self, sampler: Sampler, settings: SamplingSettings, *, wait: bool) -> None:
+        self.sampler, self.settings, self.wait = sampler, settings, wait
+        self.talk: Talk | None = None
+        self.queue: list[tuple[SampleRequest, asyncio.Future[Sampled]]] = []
+        self.answers: dict[EpisodeId, asyncio.Future[Sampled]] = {}
+        self.num_outside = 0
+        """Episodes that are with their environment."""
+        self.moved = asyncio.Event()
+
+    async def sample(self, request: SampleRequest) -> Sampled:
+        answer: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
+        self.queue.append((request, answer))
+        self.moved.set()
+        return await answer
+
+    async def outside(self, work: Any) -> Any:
+        """Awaits what an environment does, while others decode."""
+        self.num_outside += 1
+        try:
+            return await work
+        finally:
+            self.num_outside -= 1
+            self.moved.set()
+
+    def over(self, episode: EpisodeId) -> None:
+        if self.talk is not None:
+            self.talk.release(episode)
+
+    async def run(self, played: Sequence[asyncio.Future[Episode]]) -> None:
+        for episode in played:
+            episode.add_done_callback(lambda _: self.moved.set())
+        while True:
+            await self._settle()
+            for episode in played:
+                if episode.done() and not episode.cancelled() and (error := episode.exception()):
+                    raise error
+            if all(episode.done() for episode in played):
+                return
+            self._join()
+            if self.talk is not None and self.talk.num_active:
+                for request, sampled in self.talk.step():
+                    self.answers.pop(request.episode).set_result(sampled)
+            else:
+                self.moved.clear()
+                await self.moved.wait()
+
+    async def _settle(self) -> None:
+        """Lets every episode go as far as it can, and waits (for isolated ones a moment) until none is outside."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE
+        busy = self.talk is not None and self.talk.num_active > 0
+        while True:
+            for _ in range(3):  # an answer wakes its episode, which acts, which is handed to its environment
+                await asyncio.sleep(0)
+            left = until - loop.time()
+            if not self.num_outside or (not self.wait and (left <= 0 or not busy)):
+                return
+            self.moved.clear()
+            try:
+                await asyncio.wait_for(self.moved.wait(), None if self.wait else left)
+            except TimeoutError:
+                return
+
+    def _join(self) -> None:
+        """In an order that does not depend on who was quicker."""
+        self.queue.sort(key=lambda item: item[0].episode)
+        for request, answer in self.queue:
+            if self.talk is None:
+                self.talk = self.sampler.converse(self.settings, request.ids)
+                self.talk.__enter__()
+            self.answers[request.episode] = answer
+            self.talk.submit(request)
+        self.queue.clear()
+
+    def close(self) -> None:
+        if self.talk is not None:
+            self.talk.__exit__(None, None, None)
+
+
+async def _play(
+    task: Task, name: EpisodeId, world: World, codec: Codec, pump: _Pump, seats: asyncio.Semaphore, max_new_tokens: int
+) -> Episode:
+    """One episode, played anew after a fault of its environment as often as the recipe allows."""
+    async with seats:
+        for attempt in range(world.limits.retries + 1):
+            own = EpisodeId(name.phase, name.step, name.task_key, name.member, attempt)
+            episode, again = await _Play(task, own, world, codec, pump, max_new_tokens).run()
+            if not again:
+                break
+        return episode
+
+
+@dataclass
+class _Play:
+    """One attempt at one episode."""
+
+    task: Task
+    name: EpisodeId
+    world: World
+    codec: Codec
+    pump: _Pump
+    max_new_tokens: int
+    turns: list[Turn] = field(default_factory=list)
+    said: list[tuple[Message, tuple[Message, ...]]] = field(default_factory=list)
+    """The policy's message and the environment's answer, turn by turn."""
+    num_calls: int = 0
+    invalid_in_a_row: int = 0
+    num_invalid: int = 0
+
+    async def run(self) -> tuple[Episode, bool]:
+        """→ (the episode, whether it should be played anew)."""
+        began = time.perf_counter()
+        opened = await self.pump.outside(self.world.hosts.open(self.task, self.world.start_seed(self.task)))
+        if isinstance(opened, Fault):
+            return self._episode(_fault(opened), None, None, began, opened), opened.retryable
+        self.start = self.state = opened.start.state
+        try:
+            stop, fault = await self._turns(opened, began)
+        finally:
+            await self.pump.outside(opened.close())
+            self.pump.over(self.name)
+        return self._episode(stop, self.start, self.state, began, fault), fault is not None and fault.retryable
+
+    async def _turns(self, host: Host, began: float) -> tuple[StopReason, Fault | None]:
+        self.opening = self.world.opening(host.start.observation.messages)
+        history = context = self.codec.prompt(self.opening)
+        new_segment = False
+        while True:
+            room, cut = self._room(len(history))
+            if room < 1:
+                return StopReason(StopKind.TRUNCATED, cut), None
+            before, asked = self.state, time.perf_counter()
+            sampled = await self.pump.sample(SampleRequest(self.name, len(self.turns), history, room))
+            text = self.codec.decode(sampled.ids)
+            turn = {"context_ids": context, "sampled": sampled, "text": text, "new_segment": new_segment,
+                    "state_key": state_key(before, self.world.spec.volatile)}  # fmt: skip
+            if sampled.finish != "stop":  # a last action that was cut is not carried out
+                self._add(turn, {"state": before, "num_invalid": 0, "num_calls": 0, "cut": True}, asked)
+                return StopReason(StopKind.TRUNCATED, "tokens" if sampled.finish == "length" else sampled.finish), None
+            action = self._action(text)
+            seen = await self.pump.outside(host.step(action))
+            if isinstance(seen, Fault):
+                facts = {"state": before, "num_invalid": 0, "num_calls": len(action.calls), "fault": seen.kind}
+                self._add(turn, facts, asked)
+                return _fault(seen), seen
+            self.state, observation = seen.state, seen.observation
+            self._count(action, observation)
+            self.said.append(({"role": "assistant", "content": text}, tuple(observation.messages)))
+            self._add(turn, {"state": seen.state, "num_invalid": observation.num_invalid, "num_calls": len(action.calls),
+                             "messages": [dict(m) for m in observation.messages],
+                             "env_seconds": seen.seconds}, asked)  # fmt: skip
+            if stop := self._stop(observation, began):
+                return stop, None
+            history, context, new_segment = self._next(history, sampled, observation)
+
+    def _action(self, text: str) -> Action:
+        """The calls in the text, no more of them than are left: one text can hold thousands."""
+        spec, limits = self.world.spec, self.world.limits
+        if not spec.tools:
+            return Action(text)
+        calls = parse(text, spec.tools, limits.tool_format).calls
+        return Action(text, calls[: limits.max_tool_calls - self.num_calls] if limits.max_tool_calls else calls)
+
+    def _count(self, action: Action, observation: Observation) -> None:
+        self.num_calls += len(action.calls)
+        self.num_invalid += observation.num_invalid
+        self.invalid_in_a_row = self.invalid_in_a_row + 1 if observation.num_invalid else 0
+
+    def _room(self, history: int) -> tuple[int, str]:
+        """Tokens that the next action may have, and the budget that would cut it."""
+        limits, used = self.world.limits, sum(len(t.sampled.ids) for t in self.turns)
+        rooms = [(self.max_new_tokens, "tokens"), (self.world.context - history, "context")]
+        if limits.max_episode_tokens:
+            rooms.append((limits.max_episode_tokens - used, "tokens"))
+        return min(rooms)
+
+    def _stop(self, observation: Observation, began: float) -> StopReason | None:
+        """The checks after a turn, always in this order."""
+        limits, goal = self.world.limits, self.world.spec.goal
+        if goal.ends and goal.holds(self.task, self.start, self.state):
+            return StopReason(StopKind.TERMINATED, "goal")
+        if observation.ended:
+            return StopReason(StopKind.TERMINATED, "ended")
+        if observation.truncated:
+            return StopReason(StopKind.TRUNCATED, "environment")
+        if self.invalid_in_a_row >= limits.max_invalid:
+            return StopReason(StopKind.TRUNCATED, "invalid_actions")
+        if len(self.turns) >= limits.max_turns:
+            return StopReason(StopKind.TRUNCATED, "turns")
+        if limits.max_tool_calls and self.num_calls >= limits.max_tool_calls:
+            return StopReason(StopKind.TRUNCATED, "tool_calls")
+        if limits.max_episode_tokens and sum(len(t.sampled.ids) for t in self.turns) >= limits.max_episode_tokens:
+            return StopReason(StopKind.TRUNCATED, "tokens")
+        if limits.max_seconds and time.perf_counter() - began >= limits.max_seconds:
+            return StopReason(StopKind.TRUNCATED, "time")
+        return None
+
+    def _next(self, history: np.ndarray, sampled: Sampled, seen: Observation) -> tuple[np.ndarray, np.ndarray, bool]:
+        """→ (the whole history, what of it is new, whether a new segment starts)."""
+        if seen.history is not None:
+            self.said.clear()
+            self.opening = self.world.opening(seen.history)
+            whole = self.codec.prompt(self.opening)
+            return whole, whole, True
+        glue = self.codec.observe(seen.messages, int(sampled.ids[-1]))
+        appended = np.concatenate([history, sampled.ids, glue])
+        full = len(appended) + min(self.max_new_tokens, self.world.context // 4) > self.world.context
+        if full and self.world.limits.context_rule == "drop_oldest":
+            whole = self._shortened()
+            return whole, whole, True
+        return appended, glue, False
+
+    def _shortened(self) -> np.ndarray:
+        """The opening and as many of the latest turns as fit into a share of the context, at least the last one."""
+        for first in range(1, len(self.said) + 1):
+            kept = [message for action, answer in self.said[first:] for message in (action, *answer)]
+            whole = self.codec.prompt([*self.opening, *kept])
+            if len(whole) <= _KEEP * self.world.context or first >= len(self.said) - 1:
+                break
+        del self.said[:first]
+        return whole
+
+    def _add(self, turn: dict[str, Any], facts: dict[str, Any], began: float) -> None:
+        self.turns.append(Turn(**turn, facts=facts, seconds=time.perf_counter() - began))
+
+    def _episode(
+        self, stop: StopReason, start: State | None, final: State | None, began: float, fault: Fault | None
+    ) -> Episode:
+        facts: dict[str, Any] = {"env": self.world.spec.name, "version": self.world.spec.version, "start": start,
+                                 "final": final, "num_calls": self.num_calls, "num_invalid": self.num_invalid}  # fmt: skip
+        if fault is not None:
+            facts["fault"] = fault.detail
+        group = f"{self.name.phase}/{self.name.step}/{self.name.task_key}"
+        return Episode(self.name, group, tuple(self.turns), stop, facts=facts, seconds=time.perf_counter() - began,
+                       start_fingerprint="" if start is None else fingerprint(start))  # fmt: skip
+
+
+def _fault(fault: Fault) -> StopReason:
+    return StopReason(StopKind.FAULT, fault.kind)

@@ -1,0 +1,230 @@
+"""Episodes of many turns: what was sampled is what is stored, every budget has its own reason, faults cost one episode."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from odd_envs import SPEC as ODD
+from odd_envs import task as odd_task
+from small import write_policy
+
+from milepost.engines.base import SamplingSettings
+from milepost.engines.local import LocalEngine
+from milepost.env import EnvSpec, Goal, Observation, fingerprint
+from milepost.forest import build_batch
+from milepost.hosts import Hosts
+from milepost.launch import codec_of
+from milepost.models import load_model
+from milepost.recipe import EnvSection, ModelSection, make_recipe
+from milepost.types import Credit, StopKind, StopReason, Task
+from milepost.world import World, play_world
+
+ROWS = [{"prompt": "abcdefgh0123456789 \n:", "answer": "a"}]
+
+
+class Letters:
+    """Counts the letters a that the policy has written; a text without any is invalid."""
+
+    def reset(self, task, seed):
+        self.wanted, self.count, self.seed, self.rewrite = task.columns["wanted"], 0, seed, task.columns.get("rewrite")
+        return Observation(({"role": "user", "content": f"{task.prompt}:"},))
+
+    def step(self, action):
+        found = action.text.count("a")
+        self.count += found
+        history = ({"role": "user", "content": f"{self.count}:"},) if self.rewrite else None
+        return Observation(({"role": "user", "content": f"{self.count}:"},), num_invalid=int(not found), history=history)
+
+    def state(self):
+        return {"count": self.count, "wanted": self.wanted}
+
+    def close(self):
+        pass
+
+
+GOAL = Goal(lambda task, start, now: now["count"] >= now["wanted"])
+SPEC = EnvSpec("letters", "1", Letters, lambda size, seed: iter(()), GOAL)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return load_model(ModelSection(path=str(write_policy(tmp_path_factory.mktemp("world") / "policy", ROWS)), device="cpu"))
+
+
+def play(policy, tasks, spec=SPEC, *, samples=2, max_new=60, context=0, seed=0, step=0, **limits):
+    """(groups, sampler) of one call in its own world."""
+    recipe = make_recipe({"tasks": {"format": "text"}})
+    section = EnvSection(name=spec.name, **limits)
+    sampler = LocalEngine(policy.model, policy.eos_ids, seed=seed)
+    with Hosts(spec, section.max_concurrent, step_seconds=section.step_seconds, num_retries=0) as hosts:
+        world = World(spec, hosts, section, context or 2000, seed)
+        groups = play_world(tasks, sampler, codec_of(policy, recipe), world, phase="train", step=step, num_samples=samples,
+                            max_new_tokens=max_new, settings=SamplingSettings())  # fmt: skip
+    return groups, sampler
+
+
+def task(wanted=10**6, prompt="abc", **columns):
+    return Task(f"{prompt}/{wanted}/{json.dumps(columns)}", prompt, columns={"wanted": wanted, **columns})
+
+
+def histories(episode):
+    """The whole context of every turn, as the types define it."""
+    seen = np.zeros(0, np.int32)
+    for turn in episode.turns:
+        seen = turn.context_ids if turn.new_segment else np.concatenate([seen, turn.context_ids])
+        yield seen, turn.sampled
+        seen = np.concatenate([seen, turn.sampled.ids])
+
+
+def test_recorded_logprobs_are_those_of_the_stored_history(policy):
+    groups, sampler = play(policy, [task(prompt="abc"), task(prompt="ba"), task(prompt="c 1")], max_turns=6, max_invalid=99)
+    num_turns = 0
+    for episode in (e for g in groups for e in g.episodes):
+        for history, sampled in histories(episode):
+            (scored,) = sampler.score([(np.concatenate([history, sampled.ids]), len(history), 1.0)])
+            np.testing.assert_allclose(scored, sampled.logprobs, rtol=0, atol=2e-4)
+            num_turns += 1
+    assert num_turns > 12  # episodes do have several turns
+
+
+def test_the_batch_trains_exactly_the_sampled_tokens_in_the_contexts_seen(policy):
+    groups, _ = play(policy, [task(prompt="abc"), task(prompt="ba")], max_turns=5)
+    episodes = [e for g in groups for e in g.episodes]
+    batch = build_batch(episodes, [Credit(e.id, np.ones(e.num_sampled), True, True) for e in episodes])
+    assert batch.num_events == sum(e.num_sampled for e in episodes)
+    for index, episode in enumerate(episodes):
+        expected = [
+            (np.concatenate([history, sampled.ids[:k]]).tolist(), int(token))
+            for history, sampled in histories(episode)
+            for k, token in enumerate(sampled.ids)
+        ]
+        found = []
+        for event in np.flatnonzero(batch.episode_E == index):
+            path, node = [], int(batch.node_E[event])
+            while node >= 0:
+                path.append(int(batch.forest.ids_U[node]))
+                node = int(batch.forest.parent_U[node])
+            found.append((path[::-1], int(batch.token_E[event])))
+        assert found == expected
+
+
+def test_equal_calls_give_equal_bits_and_members_differ(policy):
+    tasks = [task(prompt="abc"), task(prompt="ba")]
+    (one, _), (two, _) = play(policy, tasks, max_turns=5), play(policy, tasks, max_turns=5)
+    for a, b in zip(one, two):
+        for x, y in zip(a.episodes, b.episodes):
+            assert x.stop == y.stop and len(x.turns) == len(y.turns)
+            for s, t in zip(x.turns, y.turns):
+                assert s.sampled == t.sampled and np.array_equal(s.context_ids, t.context_ids)
+    first, second = one[0].episodes
+    assert [t.text for t in first.turns] != [t.text for t in second.turns]
+
+
+def test_who_else_plays_changes_no_token(policy):
+    together, _ = play(policy, [task(prompt="abc"), task(prompt="ba"), task(prompt="c 1")], max_turns=4)
+    alone, _ = play(policy, [task(prompt="ba")], max_turns=4)
+    for x, y in zip(together[1].episodes, alone[0].episodes):
+        assert [t.sampled.ids.tolist() for t in x.turns] == [t.sampled.ids.tolist() for t in y.turns]
+
+
+def stops(groups):
+    return Counter(e.stop for g in groups for e in g.episodes)
+
+
+def test_every_budget_has_its_own_reason(policy):
+    def only(kind, reason, **settings):
+        groups, _ = play(policy, [task()], samples=6, **settings)
+        found = stops(groups)
+        assert StopReason(kind, reason) in found, (reason, found)
+        return [e for e in groups[0].episodes if e.stop.reason == reason]
+
+    cut = StopKind.TRUNCATED
+    for episode in only(cut, "turns", max_turns=2, max_invalid=99, max_new=60):  # case C9
+        assert len(episode.turns) == 2
+    for episode in only(cut, "invalid_actions", max_turns=50, max_invalid=3, max_new=60):  # case D52
+        assert [t.facts["num_invalid"] for t in episode.turns[-3:] if "cut" not in t.facts] == [1, 1, 1]
+    for episode in only(cut, "tokens", max_new=1):
+        assert episode.turns[-1].facts.get("cut") or episode.num_sampled
+    for episode in only(cut, "tokens", max_turns=50, max_invalid=99, max_new=60, max_episode_tokens=9):
+        assert episode.num_sampled <= 9
+    for episode in only(cut, "context", max_turns=99, max_invalid=99, max_new=60, context=24):
+        assert all(len(history) + len(sampled.ids) <= 24 for history, sampled in histories(episode))
+    for episode in only(cut, "time", max_turns=99, max_invalid=99, max_new=60, max_seconds=1e-9):
+        assert len(episode.turns) == 1
+
+
+def test_the_goal_ends_the_episode_and_judges_it(policy):
+    groups, _ = play(policy, [task(wanted=1), task(wanted=3)], samples=8, max_turns=30, max_invalid=99, max_new=60)
+    for group in groups:
+        for episode in group.episodes:
+            reached = SPEC.goal.holds(group.task, episode.facts["start"], episode.facts["final"])
+            assert reached == (episode.stop == StopReason(StopKind.TERMINATED, "goal"))
+    assert stops(groups)[StopReason(StopKind.TERMINATED, "goal")] >= 8
+
+
+def test_a_cut_action_is_not_carried_out(policy):
+    groups, _ = play(policy, [task(wanted=1)], samples=8, max_new=1, max_turns=3)
+    for episode in groups[0].episodes:
+        if episode.stop.reason == "tokens":
+            assert episode.turns[-1].facts["state"] == (
+                episode.turns[-2].facts["state"] if len(episode.turns) > 1 else episode.facts["start"]
+            )
+
+
+def test_a_full_context_goes_on_without_its_oldest_turns(policy):
+    groups, sampler = play(policy, [task()], samples=4, max_turns=40, max_invalid=99, max_new=60, context=150,
+                           context_rule="drop_oldest")  # fmt: skip
+    segments = [sum(t.new_segment for t in e.turns) for e in groups[0].episodes]
+    assert max(segments) >= 1
+    for episode in groups[0].episodes:
+        for history, sampled in histories(episode):
+            assert len(history) + len(sampled.ids) <= 150
+            (scored,) = sampler.score([(np.concatenate([history, sampled.ids]), len(history), 1.0)])
+            np.testing.assert_allclose(scored, sampled.logprobs, rtol=0, atol=2e-4)
+
+
+def test_a_rewritten_history_is_a_new_segment(policy):
+    groups, sampler = play(policy, [task(rewrite=True)], max_turns=4, max_invalid=99, max_new=60)
+    several = [e for e in groups[0].episodes if len(e.turns) > 1]
+    assert several
+    for episode in several:
+        assert [t.new_segment for t in episode.turns] == [False] + [True] * (len(episode.turns) - 1)
+        for history, sampled in histories(episode):
+            (scored,) = sampler.score([(np.concatenate([history, sampled.ids]), len(history), 1.0)])
+            np.testing.assert_allclose(scored, sampled.logprobs, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("num_turns", [2, 8, 24])
+def test_prefill_grows_linearly_in_turns(policy, num_turns):
+    groups, sampler = play(policy, [task()], samples=1, max_turns=num_turns, max_invalid=99, max_new=40, context=2000)
+    (episode,) = groups[0].episodes
+    # Everything once: prompt and observations, and the last token of each turn but the last, which sampling never fed.
+    seen = sum(len(t.context_ids) for t in episode.turns)
+    assert sampler.counters.prefill_tokens == seen + len(episode.turns) - 1
+
+
+def test_members_share_their_start_and_facts_are_complete(policy):
+    groups, _ = play(policy, [task()], samples=3, max_turns=2, max_new=60)
+    for episode in groups[0].episodes:
+        assert episode.start_fingerprint == fingerprint(episode.facts["start"])
+        assert json.loads(json.dumps(dict(episode.facts))) == episode.facts
+        assert episode.facts["final"] == episode.turns[-1].facts["state"]
+    assert len({e.start_fingerprint for e in groups[0].episodes}) == 1
+
+
+def test_faults_cost_one_episode_and_are_no_failures(policy):
+    """case E1, E2: a crash is played anew, then excluded; the others go on."""
+    plan = ["ok", "ok", "raise", "ok"]
+    tasks = [odd_task("ok", "ok", key="good"), odd_task(*plan, key="bad")]
+    groups, _ = play(policy, tasks, replace(ODD), max_turns=9, max_invalid=99, max_new=300, retries=1)
+    assert all(e.stop.kind is not StopKind.FAULT for e in groups[0].episodes)
+    broken = [e for e in groups[1].episodes if e.stop.kind is StopKind.FAULT]
+    assert broken
+    for episode in broken:
+        assert episode.stop == StopReason(StopKind.FAULT, "crash")
+        assert episode.id.attempt == 1
+        assert "the tool broke" in episode.facts["fault"]
