@@ -17,7 +17,8 @@ LAYERS = [
      "reward", "reward_spec", "credit", "forest", "loss", "formula",
      "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze"],
     ["disk", "rows", "charts", "progress", "profile", "tune"],
-    ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary"],
+    ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary",
+     "health.order_played", "health.order"],
     ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors", "rollout", "host_main", "host_slots", "hosts", "world", "learner",
      "cost", "meter"],
     ["evaluate"],
@@ -31,7 +32,7 @@ ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, n
 TORCH_FREE = [
     "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "world", "hosts",
     "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
-    "health.canary", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "cli",
+    "health.canary", "health.order", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "cli",
     "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
 ]  # fmt: skip
 

@@ -1,0 +1,249 @@
+"""`maze`: find the way through rooms with locked doors, seeing one room at a time. 10 to 200 turns. Torch-free.
+
+    Exit 0 0.                           the first message: where the exit is, and the room at hand
+    Room 2 1: north, south.
+    > north                             Room 2 2: south, west.
+    > take red                          No red key here.         (refused: nothing changed)
+    > west                              Room 1 2: east, south, west.
+    > west                              Room 0 2: east. Key: green.
+    > take green                        Taken.                   ("drop green" lays it down again)
+    …                                   Room 0 1: east, green door south.
+    > open south                        Opened.
+    > south                             Out.
+
+Nobody gets out without every key of the maze, and the length of the shortest way is known exactly. The whole world is a few
+plain values, so that branching from any state is free.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, cycle, islice, pairwise, repeat, takewhile
+from typing import Any
+
+from milepost.env import Action, Cost, Environment, EnvSpec, Goal, Milestone, Observation, State
+from milepost.envs.maze_tasks import (
+    COLOURS,
+    HELD,
+    STEPS,
+    Where,
+    generate,
+    left_from,
+    options,
+    shortest_path,
+    start_of,
+    where_of,
+)
+from milepost.streams import generator
+from milepost.types import DataError, Message, Task
+
+SYSTEM = (
+    "Go to the exit. Rooms are named x y: east is x + 1, north is y + 1. A key opens the door of its colour. "
+    "Act with: north, east, south, west, take red, drop red, open north."
+)
+WORDS = f"""{SYSTEM} Exit 0 0.
+Room 0 0: north, red door east. Key: blue. Keys: green, yellow. Taken. Dropped. Opened. Out. Wall. Locked. Not understood.
+No red key here. No red key held. No key for it. No locked door there."""
+"""Every word of prompts, observations and actions: texts for a policy that knows nothing but words."""
+
+_ACTION = re.compile(
+    rf"(?:go )?({'|'.join(STEPS)})|(take|drop) ({'|'.join(COLOURS)})(?: key)?|(open) (?:door )?({'|'.join(STEPS)})"
+)
+_DONE = {"take": "Taken.", "drop": "Dropped.", "open": "Opened."}
+_BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
+
+
+# ---- the world -------------------------------------------------------------------------------------------------------
+
+
+class Maze:
+    """One maze being walked. The task decides everything: the seed of `reset` is not needed."""
+
+    _where: Where
+    _steps: int
+    _bumps: int
+
+    def reset(self, task: Task, seed: int) -> Observation:
+        if "maze" not in task.columns:
+            raise DataError(f"maze: task {task.key} has no column maze; take its rows from milepost.envs.maze:generate")
+        self._begin(task)
+        messages = [{"role": "user", "content": task.prompt}] if isinstance(task.prompt, str) else [*task.prompt]
+        last = messages.pop()
+        return Observation((*messages, {**last, "content": f"{last['content']}\n{self._view()}"}))
+
+    def step(self, action: Action) -> Observation:
+        """Walking into a wall or a locked door costs a step; what is refused or not understood changes nothing."""
+        if self._over():
+            return Observation(_said("Out."), ended=True, num_invalid=1)
+        found = _ACTION.fullmatch(" ".join(action.text.lower().split()).removesuffix("."))
+        if not found:
+            return Observation(_said("Not understood."), num_invalid=1)
+        words = [word for word in found.groups() if word]
+        after = dict(options(self._maze, self._where, drop=True)).get(" ".join(words))
+        if after is None and len(words) > 1:
+            return Observation(_said(self._refusal(*words)), num_invalid=1)
+        self._steps += 1
+        if after is None:
+            self._bumps += 1
+            return Observation(_said("Locked." if words[0] in self._exits() else "Wall."))
+        self._where = after
+        if self._over():
+            return Observation(_said("Out."), ended=True)
+        return Observation(_said(_DONE.get(words[0]) or self._view()))
+
+    def state(self) -> State:
+        return _facts(self._maze, self._where, self._steps, self._bumps)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def snapshot(self) -> bytes:
+        task = {"key": self._task.key, "prompt": self._task.prompt, "columns": self._task.columns}
+        return json.dumps({"task": task, "state": self.state()}).encode()
+
+    def restore(self, saved: bytes) -> None:
+        data = json.loads(saved)
+        self._begin(Task(**data["task"]))
+        self._where = where_of(self._maze, data["state"])
+        self._steps, self._bumps = data["state"]["steps"], data["state"]["bumps"]
+
+    def _begin(self, task: Task) -> None:
+        self._task, self._maze = task, task.columns["maze"]
+        self._where, self._steps, self._bumps = start_of(self._maze), 0, 0
+        self._first = self.state()
+
+    def _over(self) -> bool:
+        return GOAL.holds(self._task, self._first, self.state())
+
+    def _exits(self) -> dict[str, str]:
+        """Direction → colour of the closed door there, or ""."""
+        exits = self._maze["rooms"][self._where.at]
+        return {d: "" if exits[d][1] in self._where.opened else exits[d][1] for d in STEPS if d in exits}
+
+    def _refusal(self, verb: str, noun: str) -> str:
+        if verb == "open":
+            return "No key for it." if self._exits().get(noun) else "No locked door there."
+        return f"No {noun} key {'here' if verb == 'take' else 'held'}."
+
+    def _view(self) -> str:
+        """At most 14 words, since no room has two doors."""
+        exits = ", ".join(f"{colour} door {d}" if colour else d for d, colour in self._exits().items())
+        here = [colour for colour, place in zip(self._maze["keys"], self._where.keys) if place == self._where.at]
+        keys = f" Key{'s' if len(here) > 1 else ''}: {', '.join(here)}." if here else ""
+        return f"Room {self._where.at}: {exits}.{keys}"
+
+
+def _facts(maze: Mapping[str, Any], where: Where, steps: int, bumps: int) -> State:
+    keys = dict(zip(maze["keys"], where.keys))
+    return {"at": where.at, "keys": keys, "opened": sorted(where.opened), "steps": steps, "bumps": bumps}
+
+
+def _said(text: str) -> tuple[Message, ...]:
+    return ({"role": "user", "content": text},)
+
+
+# ---- what counts -----------------------------------------------------------------------------------------------------
+
+
+def _at_exit(task: Task, start: State, now: State) -> bool:
+    return now["at"] == task.columns["maze"]["exit"]
+
+
+def _took(colour: str) -> Milestone:
+    return Milestone(f"took {colour}", lambda _, was, now: now["keys"].get(colour) == HELD and was["keys"][colour] != HELD)
+
+
+def _opened(colour: str) -> Milestone:
+    return Milestone(f"opened {colour}", lambda _, was, now: colour in now["opened"] and colour not in was["opened"])
+
+
+def _moves(task: Task, states: Sequence[State]) -> float:
+    return sum(was["at"] != now["at"] for was, now in pairwise(states))
+
+
+def _bumps(task: Task, states: Sequence[State]) -> float:
+    return states[-1]["bumps"] - states[0]["bumps"]
+
+
+def potential(task: Task, state: State) -> float:
+    """Φ for shaping: −(actions left to the exit) / (actions left at the start); −1 at the start, 0 at the exit."""
+    maze = task.columns["maze"]
+    where = where_of(maze, state)
+    return -left_from(maze, where)[where] / task.columns["shortest"]
+
+
+# ---- scripted policies; the bad ones go on for three times the shortest length ---------------------------------------
+
+
+def gold(task: Task, world: Environment) -> Iterator[str]:
+    """A shortest way from where the world is now."""
+    maze = task.columns["maze"]
+    return iter(shortest_path(maze, where_of(maze, world.state())))
+
+
+def _empty(task: Task, world: Environment) -> Iterator[str]:
+    return repeat("", _patience(task))
+
+
+def _claims(task: Task, world: Environment) -> Iterator[str]:
+    return repeat("Step 1 done. I took the key, opened the door and reached the exit. Success!", _patience(task))
+
+
+def _random_walk(task: Task, world: Environment) -> Iterator[str]:
+    """Through open passages but never into the exit: luck is no cheat, and would fail a check by chance."""
+    rng = generator(0, f"maze/walk/{task.key}")
+    for _ in range(_patience(task)):
+        ways = _safe(task, world)
+        yield ways[int(rng.random() * len(ways))]
+
+
+def _to_and_fro(task: Task, world: Environment) -> Iterator[str]:
+    out = _safe(task, world)[0]
+    return islice(cycle((out, _BACK[out])), _patience(task))
+
+
+def _same_key(task: Task, world: Environment) -> Iterator[str]:
+    """Fetches the first key, then drops and takes it again and again. Does nothing where there is no key."""
+    actions = shortest_path(task.columns["maze"], start_of(task.columns["maze"]))
+    take = next((action for action in actions if action.startswith("take")), None)
+    if take is None:
+        return iter(())
+    fetch = takewhile(lambda action: action != take, actions)
+    return islice(chain(fetch, cycle((take, take.replace("take", "drop")))), _patience(task))
+
+
+def _safe(task: Task, world: Environment) -> list[str]:
+    """Directions that are open and do not lead out."""
+    maze = task.columns["maze"]
+    ways = options(maze, where_of(maze, world.state()))
+    return [action for action, after in ways if action in STEPS and after.at != maze["exit"]]
+
+
+def _patience(task: Task) -> int:
+    return 3 * task.columns["shortest"]
+
+
+GOAL = Goal(_at_exit)
+KNOWN_BAD = {
+    "empty": _empty,
+    "random walk": _random_walk,
+    "claims success": _claims,
+    "to and fro": _to_and_fro,
+    "same key": _same_key,
+}
+
+SPEC = EnvSpec(
+    name="maze",
+    version="1",
+    make=Maze,
+    generate=generate,
+    goal=GOAL,
+    milestones=(*map(_took, COLOURS), *map(_opened, COLOURS)),
+    costs=(Cost("moves", "room entered", _moves), Cost("bumps", "wall or locked door", _bumps)),
+    gold=gold,
+    known_bad=KNOWN_BAD,
+    volatile=("steps", "bumps"),
+    system=SYSTEM,
+)
