@@ -273,8 +273,8 @@ def _turn_advantages(
 
 def _rule(episode: Episode, reward: Reward, rollout: RolloutSection) -> tuple[bool, bool]:
     """(in the baseline, in the loss) of one episode."""
-    if episode.stop.kind is StopKind.FAULT or not _has_total(reward):
-        return False, False
+    if episode.stop.kind is StopKind.FAULT or not _has_total(reward) or not episode.num_sampled:
+        return False, False  # where the policy sampled nothing, the reward says nothing about it
     if cut_short(episode):
         return {"keep_baseline": (True, False), "drop": (False, False)}.get(rollout.truncated, (True, True))
     return True, True

@@ -87,13 +87,9 @@ class Session:
 
     def per_turn(self, groups: Sequence[Group]) -> dict[str, Any]:
         """What credit needs to know of an environment's reward besides the total."""
-        if not isinstance(self.grader, EnvGrader):
-            return {}
         by_turn = self.recipe.credit.rule == "turn"
-        return {
-            "part_weights": self.grader.part_weights,
-            "turn_rewards": self.grader.turn_rewards(groups) if by_turn else None,
-        }
+        turn_rewards = self.grader.turn_rewards(groups) if isinstance(self.grader, EnvGrader) and by_turn else None
+        return {"part_weights": self.grader.part_weights, "turn_rewards": turn_rewards}
 
     def evaluate(self, split: str, step: int, *, stage: str, greedy: bool | None = None, samples: int = 0) -> EvalReport:
         """Held-out success of the current weights, stored with its episodes as an evaluation of `stage` after `step`.
@@ -189,7 +185,8 @@ def group_batch(groups: Sequence[Group], credits: Sequence[Sequence[Credit]], re
 
 def scoring_batch(episodes: Sequence[Episode]) -> Batch | None:
     """A batch for reading log-probs of all sampled tokens; weights and advantages carry no meaning."""
-    return build_batch(episodes, [Credit(e.id, np.ones(e.num_sampled), True, True) for e in episodes])
+    some = [e for e in episodes if e.num_sampled]
+    return build_batch(some, [Credit(e.id, np.ones(e.num_sampled), True, True) for e in some])
 
 
 class Reference:
