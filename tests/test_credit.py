@@ -423,7 +423,9 @@ def test_faults_and_unscorable_episodes_are_in_neither():
 
 def test_an_episode_without_a_sampled_token_is_in_neither():  # case B11
     for rule in ("keep_baseline", "score", "drop"):
-        _, _, credits = run(("g", [(1, DONE, [2]), (0, DONE, [2]), (5, DONE, []), (5, cut("context"), [0])]), truncated=rule)
+        _, _, credits = run(
+            ("g", [(1, DONE, [2]), (0, DONE, [2]), (5, DONE, []), (5, cut("context"), [0])]), truncated=rule
+        )
         assert [float(c.advantages[0]) for c in credits[0][:2]] == [1, -1]
         assert [(c.trained, c.in_baseline) for c in credits[0][2:]] == [(False, False)] * 2
 
