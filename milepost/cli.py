@@ -138,6 +138,13 @@ def _other_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto", help="of the working copy")
     command.add_argument("--json", action="store_true", help="machine-readable")
     command.set_defaults(run=run_bench_step)
+    command = commands.add_parser("play", help="a person plays one task of an environment by hand")
+    command.add_argument("env", help="calc, desk, maze, or your own as module:object or file.py:object")
+    command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="difficulty of the task, such as rooms=9")
+    command.add_argument("--seed", type=int, default=0, help="of the tasks")
+    command.add_argument("--task", type=int, default=0, metavar="N", help="the N-th task of that seed, from 0")
+    command.add_argument("--gold", action="store_true", help="let the environment's gold script play")
+    command.set_defaults(run=run_play)
     command = commands.add_parser("info", help="versions, devices, the embedded model")
     command.set_defaults(run=run_info)
 
@@ -264,6 +271,13 @@ def run_bench_step(args: argparse.Namespace) -> int:
         completion_tokens=args.completion_tokens, steps=args.steps, precision=args.precision,
     )  # fmt: skip
     print(result.json() if args.json else result.text())
+    return 0
+
+
+def run_play(args: argparse.Namespace) -> int:
+    from milepost.play import play
+
+    play(args.env, seed=args.seed, number=args.task, overrides=args.overrides, gold=args.gold)
     return 0
 
 

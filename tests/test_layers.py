@@ -25,14 +25,14 @@ LAYERS = [
     ["stages.session", "stages.sft", "stages.grpo", "stages.pipeline", "health.preflight"],
     ["launch"],
     ["stages.compare", "stages.sweep"],
-    ["report", "bench", "info", "init", "explain", "demo"],
+    ["report", "bench", "info", "init", "explain", "demo", "play"],
     ["cli", "__main__"],
 ]  # fmt: skip
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
 TORCH_FREE = [
     "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "world", "hosts",
     "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
-    "health.canary", "health.order", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "cli",
+    "health.canary", "health.order", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "play", "cli",
     "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
 ]  # fmt: skip
 
