@@ -58,7 +58,9 @@ def make_parser() -> argparse.ArgumentParser:
 
     add_explain_parser(commands).set_defaults(run=run_explain)
     _recipe_commands(commands)
+    _check_commands(commands)
     _run_commands(commands)
+    _episode_commands(commands)
     _other_commands(commands)
     return parser
 
@@ -95,6 +97,27 @@ def _recipe_commands(commands: argparse._SubParsersAction) -> None:
     command.set_defaults(run=run_sweep)
 
 
+def _check_commands(commands: argparse._SubParsersAction) -> None:
+    checks = commands.add_parser("check", help="checks before any model is loaded").add_subparsers(
+        required=True, metavar="WHAT"
+    )
+    command = checks.add_parser("reward", help="whether a failure can outscore a success; exit code 1 if so")
+    _add_recipe(command)
+    command.add_argument("--tasks", type=int, default=2, help="training tasks on which scripts are played")
+    command.add_argument("--json", action="store_true", help="machine-readable")
+    command.set_defaults(run=run_check_reward)
+    command = checks.add_parser("env", help="whether an environment keeps the contract; exit code 1 if not")
+    command.add_argument("env", help="calc, desk, maze, or your own as module:object or file.py:object")
+    command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="difficulty of the tasks, such as rooms=9")
+    command.add_argument("--tasks", type=int, default=20, help="tasks that every policy plays")
+    command.add_argument("--episodes", type=int, default=200, help="episodes that are played eight at once")
+    command.add_argument("--seed", type=int, default=0, help="of the tasks")
+    command.add_argument("--step-seconds", type=float, default=10.0, help="deadline of a step")
+    command.add_argument("--reset-seconds", type=float, default=60.0, help="deadline of a reset")
+    command.add_argument("--json", action="store_true", help="machine-readable")
+    command.set_defaults(run=run_check_env)
+
+
 def _add_recipe(command: argparse.ArgumentParser) -> None:
     command.add_argument("recipe", help="TOML file; `milepost init` writes one")
     command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="dotted overrides, such as grpo.steps=20")
@@ -109,6 +132,32 @@ def _run_commands(commands: argparse._SubParsersAction) -> None:
         command = commands.add_parser(name, help=text)
         command.add_argument("folder", help="run directory")
         command.set_defaults(run=function)
+
+
+def _episode_commands(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("replay", help="one stored episode turn by turn, or a list to choose from")
+    command.add_argument("folder", help="run directory")
+    command.add_argument("episode", nargs="?", help="its row, or phase/step/task/member/attempt; none: the list")
+    _add_commit(command)
+    won = command.add_mutually_exclusive_group()
+    won.add_argument("--success", dest="success", action="store_true", default=None, help="list successes")
+    won.add_argument("--failed", dest="success", action="store_false", help="list what did not succeed")
+    command.add_argument("--stop", metavar="REASON", help="list episodes that ended so, such as tokens or turns")
+    command.add_argument("--limit", type=int, default=20, help="most episodes listed; 0: all")
+    command.add_argument("--full", action="store_true", help="long contexts and state changes in whole")
+    command.set_defaults(run=run_replay)
+    command = commands.add_parser("rescore", help="judges a run's stored episodes again under another reward")
+    command.add_argument("folder", help="run directory")
+    command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="such as reward.milestone_cap=0.2")
+    command.add_argument("--reward", metavar="TOML", help="a recipe, or a file with a [reward] section")
+    _add_commit(command)
+    command.add_argument("--write", metavar="NAME", help="keep the new verdicts in the run under this name")
+    command.set_defaults(run=run_rescore)
+
+
+def _add_commit(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--phase", help="only of this stage or split, such as grpo or validation")
+    command.add_argument("--step", type=int, help="only of this step")
 
 
 def _other_commands(commands: argparse._SubParsersAction) -> None:
@@ -200,11 +249,44 @@ def run_show(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_replay(args: argparse.Namespace) -> int:
+    from milepost.replay import episode_list, replay
+    from milepost.terminal import screen
+
+    width, color = screen(sys.stdout)
+    place = {"phase": args.phase, "step": args.step, "width": width}
+    if args.episode is None:
+        lines = episode_list(args.folder, success=args.success, stop=args.stop, limit=args.limit, **place)
+    else:
+        lines = replay(args.folder, args.episode, color=color, full=args.full, **place)
+    for line in lines:
+        print(line)
+    return 0
+
+
+def run_rescore(args: argparse.Namespace) -> int:
+    from milepost.rescore import rescore
+    from milepost.terminal import screen
+
+    width, _ = screen(sys.stdout)
+    print(rescore(args.folder, args.reward, args.overrides, phase=args.phase, step=args.step, write=args.write,
+                  width=width))  # fmt: skip
+    return 0
+
+
 def run_report(args: argparse.Namespace) -> int:
     from milepost.report import write_report
 
     print(write_report(args.folder))
     return 0
+
+
+def run_check_reward(args: argparse.Namespace) -> int:
+    from milepost.health.order import check_recipe
+
+    report = check_recipe(read_recipe(args)[0], num_tasks=args.tasks)
+    print(report.json() if args.json else report.text())
+    return 0 if report.ok else 1
 
 
 def run_preflight(args: argparse.Namespace) -> int:
@@ -272,6 +354,19 @@ def run_bench_step(args: argparse.Namespace) -> int:
     )  # fmt: skip
     print(result.json() if args.json else result.text())
     return 0
+
+
+def run_check_env(args: argparse.Namespace) -> int:
+    from milepost.envs.find import find_env
+    from milepost.health.env_check import check_env
+    from milepost.play import read_difficulty
+
+    report = check_env(
+        args.env, num_tasks=args.tasks, num_episodes=args.episodes, seed=args.seed, step_seconds=args.step_seconds,
+        reset_seconds=args.reset_seconds, difficulty=read_difficulty(find_env(args.env), args.overrides),
+    )  # fmt: skip
+    print(report.json() if args.json else report.text())
+    return 0 if report.ok else 1
 
 
 def run_play(args: argparse.Namespace) -> int:

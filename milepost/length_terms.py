@@ -12,11 +12,12 @@ from every form, so no length earns it anything; `milepost check reward` proves 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from milepost.recipe import LengthSection
+from milepost.types import Reward
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,25 @@ def length_bounds(term: LengthTerm, value: float, group_size: int, max_tokens: i
     return value * (lowest - 1), 0.0, 0.0
 
 
+def with_length(
+    term: LengthTerm,
+    rewards: Sequence[Reward],
+    success: str,
+    weight: float,
+    lengths: Sequence[int],
+    counted: Sequence[bool],
+) -> list[Reward]:
+    """A group's rewards with the part "length". What a success is worth is the part `success` times `weight`."""
+    others = [length for length, there in zip(lengths, counted) if there]
+    result = []
+    for reward, length in zip(rewards, lengths):
+        if reward.total is not None and reward.success is not None:
+            part = length_part(term, reward.success, weight * reward.parts[success], length, others)
+            reward = replace(reward, total=reward.total + part, parts={**reward.parts, "length": part})
+        result.append(reward)
+    return result
+
+
 class LengthController:
     """Raises the weight of a safe length term while the mean length of a batch exceeds a limit, and lowers it again below.
 
@@ -106,5 +126,5 @@ class LengthController:
     def state(self) -> dict[str, Any]:
         return {"weight": self.weight}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         self.weight = float(state["weight"])

@@ -516,6 +516,8 @@ class Recipe(Section):
                 'ratio is to the sampler already; remove it, or set loss.objective = "clip"'
             )
         _check_credit_of_reward(self)
+        if not self.env.name and any(source.kind == "environment" for source in self.tasks.sources):
+            raise ValueError('tasks.sources: kind = "environment" needs env.name, for example "calc"')
         names = [s.name or s.path for s in self.tasks.sources]
         if len(set(names)) != len(names):
             raise ValueError("tasks.sources: two sources share a name; give each its own `name`")
@@ -552,6 +554,11 @@ def _check_credit_of_reward(recipe: Recipe) -> None:
                 f'{key} = "{value}" has no place beside reward.combine = "gdpo", which normalises each part of an '
                 f'episode\'s reward by itself; set {key} = "{needed}", or reward.combine = "sum"'
             )
+    if reward.length.form in ("gr3", "l1_max"):
+        raise ValueError(
+            f'reward.length.form = "{reward.length.form}" multiplies success and is no part that reward.combine = "gdpo" '
+            'could normalise; use reward.length.form = "kimi" or "overlong"'
+        )
     if recipe.rollout.truncated == "soft":
         raise ValueError(
             'rollout.truncated = "soft" is no part that reward.combine = "gdpo" could normalise; use reward.length.form = '
@@ -621,23 +628,25 @@ IDLE_UNLESS: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...]], ...] = (
 
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """Reads a TOML recipe and applies dotted `key=value` overrides. Raises RecipeError with one sentence."""
-    values: dict[str, Any] = {}
-    text = ""
-    if path is not None:
-        try:
-            text = Path(path).read_text(encoding="utf-8-sig")
-            values = tomllib.loads(text)
-        except OSError as error:
-            raise RecipeError(f"recipe {path}: {error.strerror or error}; `milepost init` writes one") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise RecipeError(f"recipe {path} is not valid TOML: {error}") from error
+    values, text = ({}, "") if path is None else read_toml(path)
     for override in overrides:
-        _apply_override(values, override)
+        apply_override(values, override)
     try:
         return make_recipe(values)
     except RecipeError as error:
         there = _line_of_first(str(error), text, [override.partition("=")[0].strip() for override in overrides])
         raise RecipeError(f"{error} ({Path(path).name}, line {there})" if path and there else str(error)) from None
+
+
+def read_toml(path: str | Path) -> tuple[dict[str, Any], str]:
+    """(what a TOML file says, its text), unchecked. Raises RecipeError with one sentence."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+        return tomllib.loads(text), text
+    except OSError as error:
+        raise RecipeError(f"recipe {path}: {error.strerror or error}; `milepost init` writes one") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"recipe {path} is not valid TOML: {error}") from error
 
 
 def make_recipe(values: Mapping[str, Any], *, idle: bool = False) -> Recipe:
@@ -701,7 +710,8 @@ def _line_of_first(message: str, text: str, overridden: Sequence[str]) -> int:
     return next((lines[name] for name in named if name in lines and name not in overridden), 0)
 
 
-def _apply_override(values: dict[str, Any], override: str) -> None:
+def apply_override(values: dict[str, Any], override: str) -> None:
+    """Sets what `section.key=value` names in a nested mapping. Raises RecipeError."""
     key, found, text = override.partition("=")
     key = key.strip()
     if not found or not all(key.split(".")):

@@ -16,10 +16,11 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from milepost import scorers
+from milepost.length_terms import LengthController, length_bounds, length_term, with_length
 from milepost.recipe import RewardFunctionSection, RewardSection
 from milepost.reward_checks import GIVEN, Scorer, check_section, check_signature, label_of, locate, short, task_problem
 from milepost.types import (
@@ -110,6 +111,8 @@ class Grader:
         self._num_workers = num_workers or max(4, min(8, os.cpu_count() or 1))
         self._reported: set[tuple[str, str]] = set()
         check_section(section)
+        self._length = length_term(section.length)
+        self._controller = LengthController(section.length) if section.length.max_mean else None
         foreign = any(f.name == "reasoning_gym" for f in section.functions)
         setup = Call("milepost.scorers:warm_reasoning_gym", timeout=LOAD_SECONDS) if foreign else None
         self._isolated = WorkerPool(self._num_workers, setup=setup)
@@ -184,11 +187,48 @@ class Grader:
         """One reward per episode, nested as the episodes are. Raises RecipeError if a function breaks the contract."""
         samples = [Sample(group.task, episode) for group in groups for episode in group.episodes]
         rewards = iter(self._judge(samples))
-        nested = [[next(rewards) for _ in group.episodes] for group in groups]
+        nested = [self._with_length(group, [next(rewards) for _ in group.episodes]) for group in groups]
         for row in nested:
             for reward in row:
                 self.counts.update(_tally(reward, self._success))
         return nested
+
+    def _with_length(self, group: Group, rewards: list[Reward]) -> list[Reward]:
+        if self._length is None:
+            return rewards
+        lengths = [episode.num_sampled for episode in group.episodes]
+        there = [episode.stop.kind is not StopKind.FAULT for episode in group.episodes]
+        return with_length(self._length, rewards, self._success, self._success_scorer.weight, lengths, there)
+
+    @property
+    def part_weights(self) -> dict[str, float] | None:
+        """For `credit.assign`: part → weight if reward.combine = "gdpo", else None."""
+        if self.section.combine != "gdpo":
+            return None
+        weights = {s.label: s.weight for s in self._scorers if s.weight != 0}
+        if self._length:
+            low, high, low_failure = length_bounds(self._length, self._success_scorer.weight, 0, 0)
+            weights["length"] = max(high, 0.0) - min(low, low_failure)
+        return weights
+
+    def observe(self, groups: Sequence[Group]) -> str | None:
+        """After a training step: the length controller's turn. The sentence to log if it changed the reward."""
+        if self._controller is None or self._length is None:
+            return None
+        changed = self._controller.observe(
+            [e.num_sampled for g in groups for e in g.episodes if e.stop.kind is not StopKind.FAULT]
+        )
+        self._length = replace(self._length, weight=self._controller.weight)
+        return changed
+
+    def state(self) -> dict[str, Any]:
+        """What the future depends on."""
+        return {"controller": self._controller.state()} if self._controller else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        if self._controller and self._length:
+            self._controller.load_state(state["controller"])
+            self._length = replace(self._length, weight=self._controller.weight)
 
     def score_texts(self, task: Task, texts: Sequence[str]) -> list[Reward]:
         """Rewards of finished answers that nobody sampled: canaries, checks of the gold. Not counted in `counts`."""

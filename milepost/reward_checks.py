@@ -58,6 +58,10 @@ def check_section(section: RewardSection) -> None:
     labels = [label_of(f) for f in section.functions]
     if twice := [label for label, n in Counter(labels).items() if n > 1]:
         raise RecipeError(f"reward.functions: two parts are called {twice[0]!r}; give one of them another `label`")
+    if section.length.form != "none" and "length" in labels:
+        raise RecipeError(
+            'reward.functions: a part is called "length", as is that of reward.length; give it another `label`'
+        )
     if section.success and section.success not in labels:
         near = difflib.get_close_matches(section.success, labels, n=1) or labels[:1]
         raise RecipeError(

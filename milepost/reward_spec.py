@@ -394,7 +394,7 @@ class EnvGrader:
     def state(self) -> dict[str, Any]:
         return {"controller": self.controller.state()} if self.controller else {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         if self.controller and self.spec.length:
             self.controller.load_state(state["controller"])
             self.spec = replace(self.spec, length=replace(self.spec.length, weight=self.controller.weight))

@@ -118,6 +118,7 @@ class Loop:
         self.rollouts.load_state(state["tasks"])
         self.best, self.cpu_seconds = Best(*state["best"]), state["cpu_seconds"]
         self.panel = Panel.from_state(state["panel"], self.learner)
+        self.session.grader.load_state(state["grader"])
         self.session.run.truncate_after(self.step, self.stage)
 
     @property
@@ -184,6 +185,8 @@ class Loop:
             findings += probe_weights(session, self.learner, step)
         if whole or step == 1:
             findings += [Finding("stop", "verifier", text) for text in session.grader.canary(session.tasks.train)]
+        if changed := session.grader.observe(groups):
+            findings.append(Finding("info", "reward", changed))
         metrics |= self.take_cpu() | session.take_clock() | {"peak_memory_gb": peak_memory_gb(), "kl/beta": self.beta(step)}
         return metrics, findings
 
@@ -215,6 +218,7 @@ class Loop:
             "best": [self.best.step, self.best.success],
             "panel": self.panel.state(),
             "cpu_seconds": self.cpu_seconds,
+            "grader": self.session.grader.state(),
         }
         self.session.save(self.stage, self.step, self.learner, state, best=self.best.step if self.best.step >= 0 else None)
 
