@@ -101,13 +101,14 @@ def _with_start(episode: Episode, start: str) -> Episode:
 def demonstrate(tasks: Sequence[Task], script: Script, codec: Codec, world: World) -> list[Episode]:
     """Episodes as a policy would have played them that writes what the script does: the same contexts, the same ids.
 
-    A script that fails at a task demonstrates nothing there: its episode is left out.
+    Where the environment's own script fails, its episode is left out; another script may be as imperfect as it is.
     """
     episodes = []
     for index, task in enumerate(tasks):
         played = play_script(world.spec, task, script, world.start_seed(task), max_turns=world.limits.max_turns,
                              format=world.limits.tool_format)  # fmt: skip
-        if not played.steps or not world.spec.goal.holds(task, played.start_state, played.final_state):
+        failed = not world.spec.goal.holds(task, played.start_state, played.final_state)
+        if not played.steps or (failed and script is world.spec.gold):
             continue
         context, new_segment = codec.prompt(world.opening(played.start.messages)), False
         turns: list[Turn] = []
