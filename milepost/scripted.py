@@ -45,22 +45,26 @@ def play_script(
     spec: EnvSpec, task: Task, script: Script, seed: int = 0, *, max_turns: int = 1000, format: Format = "terse"
 ) -> Played:
     """One episode in an instance of its own, in this process. Scripts write terse calls; `format` writes them anew."""
+    return asyncio.run(_played(spec, task, script, seed, max_turns, format))
+
+
+async def _played(spec: EnvSpec, task: Task, script: Script, seed: int, max_turns: int, format: Format) -> Played:
     env: Any = spec.make()
     try:
-        start = _settled(env.reset(task, seed))
-        start_state, steps, ended = env.state(), [], False
+        start = await _settled(env.reset(task, seed))
+        start_state, steps, ended = await _settled(env.state()), [], False
         for text in script(task, env):
             written = rewritten(text, spec, format)
             action = parse(written, spec.tools, format) if spec.tools else Action(written)
-            seen = _settled(env.step(action))
-            steps.append(Step(written, action, seen, env.state()))
+            seen = await _settled(env.step(action))
+            steps.append(Step(written, action, seen, await _settled(env.state())))
             reached = spec.goal.ends and spec.goal.holds(task, start_state, steps[-1].state)
             ended = seen.ended or seen.truncated or reached
             if ended or len(steps) >= max_turns:
                 break
         return Played(start, start_state, tuple(steps), ended)
     finally:
-        _settled(env.close())
+        await _settled(env.close())
 
 
 def episode_of(played: Played, task: Task, member: int = 0) -> Episode:
@@ -118,10 +122,6 @@ def _nothing(task: Task, env: Any) -> Iterator[str]:
     return iter(())
 
 
-def _settled(value: Any) -> Any:
+async def _settled(value: Any) -> Any:
     """The result of a method that may be async."""
-    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
+    return await value if inspect.isawaitable(value) else value
