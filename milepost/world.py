@@ -24,7 +24,7 @@ from milepost.hosts import Fault, Host, Hosts
 from milepost.recipe import EnvSection
 from milepost.rollout import Codec
 from milepost.scripted import play_script
-from milepost.tools import parse
+from milepost.tools import parse, usage
 from milepost.types import Episode, EpisodeId, Group, Message, Sampled, StopKind, StopReason, Task, Turn
 
 _PATIENCE = 0.02
@@ -51,8 +51,16 @@ class World:
         return int.from_bytes(digest, "big")
 
     def opening(self, messages: Sequence[Message]) -> list[Message]:
-        """What every history begins with: how to act, then what the environment says."""
-        return [*([{"role": "system", "content": self.spec.system}] if self.spec.system else []), *messages]
+        """What every history begins with: how to act, then what the environment says.
+
+        Tools that the environment's own words do not show are listed after them.
+        """
+        spec, format = self.spec, self.limits.tool_format
+        parts = [spec.system, *(tool.signature() for tool in spec.tools if f"{tool.name}(" not in spec.system)]
+        if spec.tools and format != "terse":
+            parts.append(f"{usage(spec.tools, format)}.")
+        system = "\n".join(part for part in parts if part)
+        return [*([{"role": "system", "content": system}] if system else []), *messages]
 
 
 def play_world(
