@@ -20,12 +20,12 @@ def episode_row(episode: Episode) -> dict[str, Any]:
         "id_phase": name.phase, "id_step": int(name.step), "task_key": name.task_key, "member": int(name.member),
         "attempt": int(name.attempt), "group_id": episode.group_id, "stop_kind": str(episode.stop.kind),
         "stop_reason": episode.stop.reason, "facts": dumps(episode.facts), "seconds": float(episode.seconds),
-        "branch_of": dumps([*_id_fields(branch[0]), int(branch[1])]) if branch else None,
+        "branch_of": dumps([*id_fields(branch[0]), int(branch[1])]) if branch else None,
         "start_fingerprint": episode.start_fingerprint, "num_sampled": episode.num_sampled,
     }  # fmt: skip
 
 
-def _id_fields(name: EpisodeId) -> list[Any]:
+def id_fields(name: EpisodeId) -> list[Any]:
     return [name.phase, int(name.step), name.task_key, int(name.member), int(name.attempt)]
 
 
@@ -70,11 +70,11 @@ def turn(row: Sequence[Any], blobs: Mapping[str, bytes]) -> Turn:
                 tuple(loads(events)), seconds, agent, blobs)  # fmt: skip
 
 
-def reward_row(episode: Episode, reward: Reward | None) -> dict[str, Any]:
+def reward_row(name: str, reward: Reward | None) -> dict[str, Any]:
     if reward is None:
         return {}
     if reward.total is not None and math.isnan(reward.total):
-        raise DataError(f"the reward of {episode.id} is NaN; a reward that cannot be judged carries a cause instead")
+        raise DataError(f"the reward of {name} is NaN; a reward that cannot be judged carries a cause instead")
     flags = {name: None if flag is None else int(flag) for name, flag in
              (("success", reward.success), ("extractable", reward.extractable))}  # fmt: skip
     total = None if reward.total is None else float(reward.total)

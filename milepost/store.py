@@ -30,7 +30,7 @@ from milepost import rows
 from milepost.disk import StoreError, WriteLock, disk_problem, writer_pid
 from milepost.recipe import Recipe, make_recipe
 from milepost.rows import dumps, loads
-from milepost.types import Credit, Episode, Group, RecipeError, Reward, Task, Turn
+from milepost.types import Credit, Episode, EpisodeId, Group, RecipeError, Reward, StopKind, StopReason, Task, Turn
 
 SCHEMA_VERSION = 1
 
@@ -64,6 +64,14 @@ CREATE VIEW samples AS SELECT e.phase, e.step, e.split, e.task_key, e.member, e.
 """
 
 
+# Verdicts under other rewards, beside the run's own. Made when first needed: most runs are never judged again.
+RESCORES = (
+    "CREATE TABLE IF NOT EXISTS rescores (name TEXT PRIMARY KEY, time REAL NOT NULL, reward TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS rescored (name TEXT NOT NULL, episode INTEGER NOT NULL, reward REAL, parts TEXT,
+    success INTEGER, extractable INTEGER, cause TEXT, PRIMARY KEY (episode, name)) WITHOUT ROWID""",
+)
+
+
 @dataclass(frozen=True)
 class StoredEpisode:
     """One episode as committed, with what was judged about it. `split` is "" for training episodes."""
@@ -74,6 +82,24 @@ class StoredEpisode:
     episode: Episode
     reward: Reward | None
     credit: Credit | None
+    row: int = 0
+    """Names it within this run."""
+
+
+@dataclass(frozen=True)
+class EpisodeLine:
+    """What a list of episodes says of one, without its turns. (phase, step, split) is the commit it belongs to."""
+
+    row: int
+    phase: str
+    step: int
+    split: str
+    id: EpisodeId
+    group_id: str
+    stop: StopReason
+    num_turns: int
+    num_sampled: int
+    reward: Reward | None
 
 
 @dataclass(frozen=True)
@@ -371,13 +397,87 @@ class Run:
         scored = "" if order == "stored" else "AND reward IS NOT NULL"
         sql = (f"SELECT * FROM episodes WHERE phase = coalesce(?, phase) AND step = coalesce(?, step) "
                f"AND split = coalesce(?, split) {scored} ORDER BY {by} LIMIT ?")  # fmt: skip
-        cursor = self._db.cursor()
-        cursor.row_factory = sqlite3.Row  # type: ignore[assignment]
-        for row in cursor.execute(sql, (phase, step, split, limit)):
-            turns = self._turns(row["id"])
-            yield StoredEpisode(
-                row["phase"], row["step"], row["split"], rows.episode(row, turns), rows.reward(row), rows.credit(row)
-            )
+        for row in self._rows(sql, (phase, step, split, limit)):
+            yield self._stored(row)
+
+    def episode(self, row: int) -> StoredEpisode:
+        """Raises StoreError for a row that is none."""
+        for found in self._rows("SELECT * FROM episodes WHERE id = ?", (row,)):
+            return self._stored(found)
+        first, last = self._db.execute("SELECT MIN(id), MAX(id) FROM episodes").fetchone()
+        there = f"its rows are {first} to {last}" if last else "it holds none"
+        raise StoreError(f"{self.path} has no episode in row {row}; {there}")
+
+    def episode_lines(
+        self,
+        *,
+        phase: str | None = None,
+        step: int | None = None,
+        success: bool | None = None,
+        stop: str | None = None,
+        name: EpisodeId | None = None,
+        group_id: str | None = None,
+    ) -> list[EpisodeLine]:
+        """Episodes of every commit in the order in which they were written.
+
+        `phase` is a commit's ("grpo"), a split ("validation") or the first part of the episode's name ("train").
+        """
+        wanted = {"step = ?": step, "success = ?": success, "stop_reason = ?": stop, "group_id = ?": group_id}
+        if name is not None:
+            wanted |= {f"{key} = ?": value for key, value in zip(_NAME_COLUMNS, rows.id_fields(name))}
+        where = [text for text, value in wanted.items() if value is not None]
+        values: list[Any] = [value for value in wanted.values() if value is not None]
+        if phase is not None:
+            where, values = [*where, "? IN (phase, split, id_phase)"], [*values, phase]
+        sql = (f"SELECT *, (SELECT COUNT(*) FROM turns WHERE episode = e.id) AS num_turns FROM episodes e "
+               f"WHERE {' AND '.join(where) or '1'} ORDER BY id")  # fmt: skip
+        return [_line(row) for row in self._rows(sql, values)]
+
+    def commits(self) -> list[tuple[str, int, str]]:
+        """(phase, step, split) of all commits with episodes, in the order in which they were written."""
+        sql = "SELECT phase, step, split FROM episodes GROUP BY phase, step, split ORDER BY MIN(id)"
+        return list(self._db.execute(sql))
+
+    def largest_advantage(self, phase: str, step: int) -> float:
+        """max |advantage| over the episodes of one commit; 0 without any. Of an episode whose tokens differ, their mean."""
+        sql = "SELECT MAX(ABS(advantage)) FROM episodes WHERE phase = ? AND step = ?"
+        return float(self._db.execute(sql, (phase, step)).fetchone()[0] or 0.0)
+
+    # Judged again
+
+    def add_rescore(self, name: str, reward: str, scores: Mapping[int, Reward]) -> None:
+        """Keeps other verdicts on stored episodes (by row) under a name; `reward` says in JSON what judged them.
+
+        The run's own verdicts stay as they are. Raises StoreError if the name is taken.
+        """
+        if name in self.rescores():
+            raise StoreError(f"{self.path} holds scores named {name!r} already; choose another name")
+        with self._transaction(f"the scores {name}"):
+            for table in RESCORES:
+                self._db.execute(table)
+            self._db.execute("INSERT INTO rescores VALUES (?, ?, ?)", (name, time.time(), reward))
+            for row, verdict in scores.items():
+                found = rows.reward_row(f"row {row}", verdict)
+                values = [found[key] for key in ("reward", "parts", "success", "extractable", "cause")]
+                self._db.execute("INSERT INTO rescored VALUES (?, ?, ?, ?, ?, ?, ?)", (name, row, *values))
+
+    def rescores(self) -> dict[str, str]:
+        """name → the reward that judged, as JSON; oldest first."""
+        if not self._has_rescores:
+            return {}
+        return dict(self._db.execute("SELECT name, reward FROM rescores ORDER BY time, name"))
+
+    def rescored(self, row: int) -> dict[str, Reward]:
+        """name → verdict on one episode, oldest first."""
+        if not self._has_rescores:
+            return {}
+        sql = "SELECT r.* FROM rescored r JOIN rescores s USING (name) WHERE episode = ? ORDER BY s.time, name"
+        found = ((line["name"], rows.reward(line)) for line in self._rows(sql, (row,)))
+        return {name: verdict for name, verdict in found if verdict is not None}
+
+    @property
+    def _has_rescores(self) -> bool:
+        return self._db.execute("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'rescored')").fetchone()[0] == 1
 
     def groups(self, phase: str, step: int, split: str = "") -> list[tuple[Group, list[StoredEpisode]]]:
         """The groups of one commit with their tasks, ready to be scored and credited again."""
@@ -388,6 +488,17 @@ class Run:
         return [(Group(g, tasks[g], tuple(m.episode for m in members)), members) for g, members in found.items()]
 
     # Private
+
+    def _rows(self, sql: str, values: Sequence[Any]) -> Iterator[sqlite3.Row]:
+        cursor = self._db.cursor()
+        cursor.row_factory = sqlite3.Row  # type: ignore[assignment]
+        return iter(cursor.execute(sql, values))
+
+    def _stored(self, row: sqlite3.Row) -> StoredEpisode:
+        episode = rows.episode(row, self._turns(row["id"]))
+        return StoredEpisode(
+            row["phase"], row["step"], row["split"], episode, rows.reward(row), rows.credit(row), row["id"]
+        )
 
     def _turns(self, episode: int) -> tuple[Turn, ...]:
         blobs: dict[int, dict[str, bytes]] = {}
@@ -419,7 +530,7 @@ class Run:
         self, place: tuple[str, int, str], source: str, episode: Episode, reward: Reward | None, credit: Credit | None
     ) -> None:
         row: dict[str, Any] = {"phase": place[0], "step": place[1], "split": place[2], "source": source}
-        row |= rows.episode_row(episode) | rows.reward_row(episode, reward) | rows.credit_row(credit)
+        row |= rows.episode_row(episode) | rows.reward_row(str(episode.id), reward) | rows.credit_row(credit)
         sql = f"INSERT INTO episodes ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
         try:
             key = self._db.execute(sql, list(row.values())).lastrowid
@@ -434,7 +545,7 @@ class Run:
             self._db.executemany("INSERT INTO blobs VALUES (?, ?, ?, ?)", named)
 
     def _delete_episodes(self, where: str, values: Sequence[Any]) -> None:
-        for table in ("turns", "blobs"):
+        for table in ("turns", "blobs", *(["rescored"] if self._has_rescores else [])):
             self._db.execute(f"DELETE FROM {table} WHERE episode IN (SELECT id FROM episodes WHERE {where})", values)
         self._db.execute(f"DELETE FROM episodes WHERE {where}", values)
 
@@ -451,6 +562,15 @@ class Run:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+
+_NAME_COLUMNS = ("id_phase", "id_step", "task_key", "member", "attempt")
+
+
+def _line(row: sqlite3.Row) -> EpisodeLine:
+    stop = StopReason(StopKind(row["stop_kind"]), row["stop_reason"])
+    return EpisodeLine(row["id"], row["phase"], row["step"], row["split"], EpisodeId(*(row[k] for k in _NAME_COLUMNS)),
+                       row["group_id"], stop, row["num_turns"], row["num_sampled"], rows.reward(row))  # fmt: skip
 
 
 # Files

@@ -16,7 +16,7 @@ LAYERS = [
      "recipe", "length_terms", "streams", "families", "sources", "shape", "scripted", "tasks", "worker_main", "scorers", "workers", "reward_checks",
      "reward", "reward_spec", "credit", "forest", "loss", "formula",
      "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze"],
-    ["disk", "rows", "charts", "progress", "profile", "tune"],
+    ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],
     ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary",
      "health.order_played", "health.order"],
     ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors", "rollout", "host_main", "host_slots", "hosts", "world", "learner",
@@ -25,14 +25,14 @@ LAYERS = [
     ["stages.session", "stages.sft", "stages.grpo", "stages.pipeline", "health.preflight"],
     ["launch"],
     ["stages.compare", "stages.sweep"],
-    ["report", "bench", "info", "init", "explain", "demo", "play"],
+    ["report", "bench", "info", "init", "explain", "demo", "play", "replay", "rescore"],
     ["cli", "__main__"],
 ]  # fmt: skip
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
 TORCH_FREE = [
     "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "world", "hosts",
     "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
-    "health.canary", "health.order", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "play", "cli",
+    "health.canary", "health.order", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "play", "replay", "rescore", "terminal", "cli",
     "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
 ]  # fmt: skip
 
