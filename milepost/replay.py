@@ -484,8 +484,8 @@ def _costs(rewards: RewardSpec, spec: EnvSpec, task: Task, episode: Episode) -> 
     found = []
     for name in dict.fromkeys([*terms, *(cost.name for cost in spec.costs)]):
         units = units_used(name, spec, task, episode)
-        paid = f" (−{terms[name].paid(units):.3g})" if name in terms else ""
-        found.append(f"{name} {units:g}{paid}")
+        paid = terms[name].paid(units) if name in terms else None
+        found.append(f"{name} {units:g}{'' if paid is None else f' (−{paid:.3g})' if paid else ' (free)'}")
     return found
 
 

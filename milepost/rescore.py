@@ -126,7 +126,7 @@ def _refuse_env_reward(recipe: Recipe) -> None:
     section = recipe.reward
     used = {"milestones": section.milestones, "costs": section.costs}
     if named := [key for key, given in used.items() if given]:
-        raise RecipeError(f"reward.{named[0]}: this run's episodes are single answers, and no environment tells of them; use "
+        raise RecipeError(f"reward.{named[0]}: this run's episodes are single answers, which no environment can judge; use "
                           "reward.functions")  # fmt: skip
 
 
