@@ -357,13 +357,11 @@ def run_bench_step(args: argparse.Namespace) -> int:
 
 
 def run_check_env(args: argparse.Namespace) -> int:
-    from milepost.envs.find import find_env
-    from milepost.health.env_check import check_env
-    from milepost.play import read_difficulty
+    from milepost.health.env_check import check_env, read_difficulty
 
     report = check_env(
         args.env, num_tasks=args.tasks, num_episodes=args.episodes, seed=args.seed, step_seconds=args.step_seconds,
-        reset_seconds=args.reset_seconds, difficulty=read_difficulty(find_env(args.env), args.overrides),
+        reset_seconds=args.reset_seconds, difficulty=read_difficulty(args.overrides),
     )  # fmt: skip
     print(report.json() if args.json else report.text())
     return 0 if report.ok else 1

@@ -22,7 +22,8 @@ LAYERS = [
     ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors", "rollout", "host_main", "host_slots", "hosts", "world", "learner",
      "cost", "meter"],
     ["evaluate"],
-    ["stages.session", "stages.sft", "stages.grpo", "stages.pipeline", "health.preflight"],
+    ["stages.session", "stages.sft", "stages.grpo", "stages.pipeline", "health.preflight",
+     "health.tapes", "health.leftovers", "health.contract", "health.replays", "health.env_check"],
     ["launch"],
     ["stages.compare", "stages.sweep"],
     ["report", "bench", "info", "init", "explain", "demo", "play", "replay", "rescore"],
@@ -32,7 +33,7 @@ ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, n
 TORCH_FREE = [
     "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "world", "hosts",
     "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
-    "health.canary", "health.order", "health.preflight", "profile", "tune", "report", "rollout", "engines.base", "play", "replay", "rescore", "terminal", "cli",
+    "health.canary", "health.order", "health.preflight", "health.env_check", "profile", "tune", "report", "rollout", "engines.base", "play", "replay", "rescore", "terminal", "cli",
     "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
 ]  # fmt: skip
 

@@ -1,0 +1,379 @@
+"""What an environment has to keep, read from recordings of many policies: the checks of `env_check.py` that play nothing.
+
+A check returns a sentence for people, or raises Failed with the counter-example, or Skipped with the reason. Torch-free.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice, pairwise
+from typing import Any
+
+from milepost.env import EnvSpec, Milestone, Script, State, canonical
+from milepost.health.tapes import Limits, Tape, at_random, changed, claim, difference, empty, junk, loop, record
+from milepost.host_main import Garbage, plain_copy
+from milepost.types import MilepostError, Task
+
+KNOWN_BAD = "known-bad "
+LUCK = 0.1
+"""Share of tasks that random actions may solve before success means little."""
+
+
+class Failed(Exception):
+    """The counter-example."""
+
+
+class Skipped(Exception):
+    """The reason."""
+
+
+@dataclass
+class Bench:
+    """What the checks look at."""
+
+    spec: EnvSpec
+    name: str | None
+    """By which another process can import it."""
+    seed: int
+    num_tasks: int
+    num_episodes: int
+    difficulty: Mapping[str, Any]
+    limits: Limits
+    tasks: list[Task] = field(default_factory=list)
+    tapes: dict[str, list[Tape]] = field(default_factory=dict)
+
+    @property
+    def all_tapes(self) -> list[Tape]:
+        return [tape for tapes in self.tapes.values() for tape in tapes]
+
+    def whole(self, policy: str) -> list[Tape]:
+        """The policy's tapes without a fault. Raises Skipped if there are none."""
+        tapes = self.tapes.get(policy, [])
+        whole = [tape for tape in tapes if tape.fault is None]
+        if tapes and not whole:
+            raise Skipped(f"the {policy} policy could not be played: {tapes[0].fault.detail}")  # type: ignore[union-attr]
+        if not tapes:
+            raise Skipped(f"there is no {policy} policy" if self.tasks else "there are no tasks")
+        return whole
+
+    def base(self) -> list[Tape]:
+        """What the others are compared with: the gold policy, or without one the random policy."""
+        return self.whole("gold" if self.spec.gold else "random")
+
+    def fresh(self, size: int, seed: int) -> list[Task]:
+        return make_tasks(self.spec, size, seed, self.difficulty)
+
+
+def make_tasks(spec: EnvSpec, size: int, seed: int, difficulty: Mapping[str, Any]) -> list[Task]:
+    """`size` rows of the generator as tasks. Raises Failed for rows that are none."""
+    tasks = []
+    for i, row in enumerate(islice(spec.generate(size, seed, **difficulty), size)):
+        try:
+            columns = plain_copy(row, f"row {i}")
+        except Garbage as error:
+            raise Failed(str(error)) from None
+        prompt, answer = columns.pop("prompt", None), columns.pop("answer", None)
+        if not isinstance(prompt, (str, list)):
+            raise Failed(f"row {i} has no prompt; it has {', '.join(row)}")
+        prompt = prompt if isinstance(prompt, str) else tuple(prompt)
+        tasks.append(Task(f"{spec.name}/{i}", prompt, answer=answer, columns=columns))
+    return tasks
+
+
+def play_all(bench: Bench) -> None:
+    """Records every policy at every task. A hang ends its policy: one counter-example will do, each costs a deadline."""
+    spec = bench.spec
+
+    def tape(policy: str, script: Callable[[Task], Script], tasks: Sequence[Task] = bench.tasks) -> None:
+        bench.tapes[policy] = made = []
+        for task in tasks:
+            made.append(record(spec, task, bench.seed, policy, script(task), bench.limits))
+            if made[-1].fault is not None and made[-1].fault.kind == "hang":
+                break
+
+    if spec.gold:
+        tape("gold", lambda task: spec.gold)  # type: ignore[arg-type, return-value]
+    gold = {t.task.key: t.texts for t in bench.tapes.get("gold", []) if t.fault is None}
+    turns = {task.key: len(gold.get(task.key, ())) or 8 for task in bench.tasks}
+    tape("empty", lambda task: empty)
+    tape("claim", lambda task: claim)
+    tape("random", lambda task: at_random(spec, _others(gold, task), f"{bench.seed}/{task.key}", turns[task.key]))
+    tape("junk", lambda task: junk(spec), bench.tasks[:3])
+    several = [task for task in bench.tasks if len(set(gold.get(task.key, ()))) > 1]
+    if several:
+        tape("loop", lambda task: loop(gold[task.key][0], min(60, 2 * turns[task.key] + 10)), several)
+    for name, script in spec.known_bad.items():
+        tape(KNOWN_BAD + name, lambda task, script=script: script)  # type: ignore[misc]
+
+
+def _others(gold: Mapping[str, list[str]], task: Task) -> list[str]:
+    own = set(gold.get(task.key, ()))
+    return [text for key, texts in gold.items() if key != task.key for text in texts if text not in own]
+
+
+# --- description and tasks ------------------------------------------------------------------------------------------
+
+
+def spec_check(bench: Bench) -> str:
+    spec = bench.spec
+    for key in ("name", "version"):
+        if not isinstance(getattr(spec, key), str) or not getattr(spec, key):
+            raise Failed(f"EnvSpec.{key} is empty; it is stored with every run")
+    for what, names in (("tool", [t.name for t in spec.tools]), ("milestone", [m.name for m in spec.milestones]),
+                        ("cost", [c.name for c in spec.costs])):  # fmt: skip
+        if len(set(names)) < len(names):
+            raise Failed(f"two of its {what}s are called {max(names, key=names.count)!r}")
+    before: dict[str, tuple[str, ...]] = {m.name: m.after for m in spec.milestones}
+    for name, after in before.items():
+        if missing := [other for other in after if other not in before]:
+            raise Failed(f"milestone {name!r} comes after {missing[0]!r}, which does not exist")
+        if name in _ancestors(name, before):
+            raise Failed(f"milestone {name!r} comes after itself")
+    counts = {"tool": len(spec.tools), "milestone": len(spec.milestones), "cost": len(spec.costs)}
+    return ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
+
+
+def _ancestors(name: str, before: Mapping[str, tuple[str, ...]]) -> set[str]:
+    found: set[str] = set()
+    while more := {b for a in found | {name} for b in before.get(a, ())} - found:
+        found |= more
+    return found
+
+
+def tasks_check(bench: Bench) -> str:
+    try:
+        tasks, again = (bench.fresh(bench.num_tasks, bench.seed) for _ in range(2))
+        other = bench.fresh(bench.num_tasks, bench.seed + 1)
+    except (Failed, MilepostError):
+        raise
+    except Exception as error:
+        raise Failed(f"generate raised {type(error).__name__}: {error}") from None
+    if not tasks:
+        raise Failed(f"generate({bench.num_tasks}, {bench.seed}) gave no row")
+    if found := difference([_row(t) for t in tasks], [_row(t) for t in again], "rows"):
+        raise Failed(f"generate gave other rows when asked again with the same size and seed: {found}")
+    bench.tasks = tasks
+    play_all(bench)
+    num_same = sum(_row(a) == _row(b) for a, b in zip(tasks, other))
+    told = "the same whatever its seed" if num_same == len(tasks) else "others with another seed"
+    return f"{len(tasks)} rows, the same again, {told}"
+
+
+def _row(task: Task) -> dict[str, Any]:
+    return {"prompt": task.prompt, "answer": task.answer, **task.columns}
+
+
+# --- what was played ------------------------------------------------------------------------------------------------
+
+
+def blame(bench: Bench, kinds: Sequence[str], fits: Callable[[str], bool] = lambda detail: True) -> None:
+    for tape in bench.all_tapes:
+        if tape.fault is not None and tape.fault.kind in kinds and fits(tape.fault.detail):
+            raise Failed(f"after {tape.where()}: {tape.fault.detail}")
+
+
+def needs_tasks(bench: Bench) -> None:
+    if not bench.tasks:
+        raise Skipped("there are no tasks")
+
+
+def exceptions_check(bench: Bench) -> str:
+    needs_tasks(bench)
+    blame(bench, ["crash"])
+    return f"none in {len(bench.all_tapes)} episodes, whatever the policy wrote"
+
+
+def deadline_check(bench: Bench) -> str:
+    needs_tasks(bench)
+    blame(bench, ["hang"])
+    most = {where: max((t.slowest.get(where, 0.0) for t in bench.all_tapes), default=0.0) for where in ("reset", "step")}
+    for where, limit in (("reset", bench.limits.reset_seconds), ("step", bench.limits.step_seconds)):
+        if most[where] > limit:
+            raise Failed(f"a {where} took {most[where]:.2f} s; the deadline is {limit:g} s")
+    return f"slowest reset {most['reset']:.4f} s, slowest step {most['step']:.4f} s"
+
+
+def messages_check(bench: Bench) -> str:
+    needs_tasks(bench)
+    blame(bench, ["garbage"], lambda detail: "state()" not in detail)
+    for tape in bench.all_tapes:
+        if tape.start is not None and not tape.start.messages:
+            raise Failed(f"{tape.where(0)}: reset shows the policy no message; show it the task's prompt")
+        for i, turn in enumerate(tape.turns[:-1], 1):
+            if not turn.observation.messages and turn.observation.history is None:
+                raise Failed(f"{tape.where(i)}: the policy is shown nothing, and has to go on")
+    return "every observation is made of messages"
+
+
+def invalid_check(bench: Bench) -> str:
+    """A step all of whose actions were refused left everything as it was, clocks and counters aside."""
+    needs_tasks(bench)
+    num = 0
+    for tape in bench.all_tapes:
+        for i, turn in enumerate(tape.turns):
+            if turn.observation.num_invalid < max(1, len(turn.action.calls)):
+                continue
+            num += 1
+            before = tape.states()[i]
+            if found := changed(bench.spec, before, turn.state):
+                raise Failed(f"{tape.where(i + 1)}: counted as invalid, but it changed {found}")
+    return f"{num} refused actions changed nothing"
+
+
+# --- success --------------------------------------------------------------------------------------------------------
+
+
+def goal_check(bench: Bench) -> str:
+    needs_tasks(bench)
+    blame(bench, ["goal"])
+    said: dict[bool, Tape] = {}
+    for tape in bench.all_tapes:
+        if tape.start_holds:
+            raise Failed(f"{tape.where(0)}: the goal holds before anything was done")
+        if bench.spec.goal.ends and tape.fault is None and tape.success:
+            said.setdefault(tape.turns[-1].observation.ended, tape)
+    if len(said) == 2:
+        raise Failed(f"the goal is reached in {said[True].where()}, where the environment ends, and in "
+                     f"{said[False].where()}, where it does not: termination and outcome disagree")  # fmt: skip
+    ends = "as soon as it holds" if bench.spec.goal.ends else "when the policy says so"
+    return f"one predicate, false at every start, asked twice without effect; the episode ends {ends}"
+
+
+def predicates_check(bench: Bench) -> str:
+    needs_tasks(bench)
+    spec = bench.spec
+    if not spec.milestones and not spec.costs:
+        raise Skipped("there are no milestones and no costs")
+    reached: set[str] = set()
+    for tape in bench.all_tapes:
+        states = tape.states()
+        if tape.start_state is None:
+            continue
+        for name, judge in _judges(spec, tape.task, states):
+            try:
+                value = judge()
+            except Exception as error:
+                raise Failed(f"{name} raised {type(error).__name__} in {tape.where()}: {error}") from None
+            if name.startswith("cost") and not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+                raise Failed(f"{name} is {value!r} in {tape.where()}; it must be a number that is not negative")
+            if tape.policy == "gold" and value is True:
+                reached.add(name)
+    unused = [m.name for m in spec.milestones if f"milestone {m.name!r}" not in reached]
+    more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+    told = f"; the gold policy never reaches {', '.join(unused[:3])}{more}" if unused and spec.gold else ""
+    return f"milestones and costs can be read from every state{told}"
+
+
+def _judges(spec: EnvSpec, task: Task, states: Sequence[State]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    for milestone in spec.milestones:
+        pairs = list(pairwise(states)) if milestone.kind == "event" else [(states[0], now) for now in states[1:]]
+        yield f"milestone {milestone.name!r}", partial(_ever, milestone, task, pairs)
+    for cost in spec.costs:
+        yield f"cost {cost.name!r}", partial(cost.amount, task, states)
+
+
+def _ever(milestone: Milestone, task: Task, pairs: Sequence[tuple[State, State]]) -> bool:
+    return any([milestone.reached(task, before, after) for before, after in pairs])  # all of them: none may raise
+
+
+def gold_check(bench: Bench) -> str:
+    needs_tasks(bench)
+    _blame_policy(bench, "gold")
+    if not bench.spec.gold:
+        raise Skipped("there is no gold script")
+    tapes = bench.whole("gold")
+    failed = [tape for tape in tapes if not tape.success]
+    if failed:
+        raise Failed(f"{len(failed)} of {len(tapes)} tasks not solved; the first ends at {failed[0].where()}: "
+                     f"{_last_words(failed[0])}")  # fmt: skip
+    lengths = [len(tape.turns) for tape in tapes]
+    return f"{len(tapes)} of {len(tapes)} tasks solved, in {min(lengths)} to {max(lengths)} turns"
+
+
+def _blame_policy(bench: Bench, *names: str) -> None:
+    for name in names:
+        for tape in bench.tapes.get(name, []):
+            if tape.fault is not None and tape.fault.kind == "script":
+                raise Failed(f"the script raised {tape.fault.detail} after {tape.where()}")
+
+
+def _last_words(tape: Tape) -> str:
+    said = tape.turns[-1].observation.messages if tape.turns else ()
+    return f"the last answer was {said[-1]['content']!r:.120}" if said else "there was no answer"
+
+
+def fails(policy: str) -> Callable[[Bench], str]:
+    def check(bench: Bench) -> str:
+        if policy == "loop" and bench.tasks and policy not in bench.tapes:
+            raise Skipped("no task takes two different actions of the gold policy")
+        return _never_succeeds(bench, policy, LUCK if policy == "random" else 0.0)
+
+    return check
+
+
+def _never_succeeds(bench: Bench, policy: str, luck: float = 0.0) -> str:
+    if any(tape.start_holds for tape in bench.tapes.get(policy, [])):
+        raise Skipped("the goal holds before anything was done")
+    tapes = bench.whole(policy)
+    won = [tape for tape in tapes if tape.success]
+    if len(won) > luck * len(tapes):
+        raise Failed(f"{len(won)} of {len(tapes)} tasks solved; the first ends at {won[0].where()}")
+    return f"{len(won)} of {len(tapes)} tasks solved"
+
+
+def known_bad_check(bench: Bench) -> str:
+    needs_tasks(bench)
+    if not bench.spec.known_bad:
+        raise Skipped("there are no known-bad scripts")
+    names = [KNOWN_BAD + name for name in bench.spec.known_bad]
+    _blame_policy(bench, *names)
+    for name in names:
+        _never_succeeds(bench, name)
+    return f"none of {', '.join(bench.spec.known_bad)} solves a task"
+
+
+# --- what the policy is shown -----------------------------------------------------------------------------------------
+
+
+def leak_check(bench: Bench) -> str:
+    """What the policy is shown first, against what it must find: answer, columns, what only this gold script writes.
+
+    What other tasks' first messages show as well, such as the choices of a question, gives nothing away.
+    """
+    tapes = bench.base()
+    shown = ["\n".join([bench.spec.system, *(str(message["content"]) for message in tape.start.messages)])
+             for tape in tapes if tape.start is not None]  # fmt: skip
+    secrets = {
+        "the answer": [[_plain_text(tape.task.answer)] for tape in tapes],
+        "its columns": [[canonical(tape.task.columns)[1:-1]] for tape in tapes],
+        "its gold action": [_own(tape, tapes) if bench.spec.gold else [] for tape in tapes],
+    }
+    for what, held in secrets.items():
+        own = [next((s for s in mine if _inside(s, text)), "") for mine, text in zip(held, shown)]
+        others = [any(_inside(s, text) for s in mine) for mine, text in zip([*held[1:], held[0]], shown)]
+        num = sum(bool(secret) for secret in own)
+        if 2 * (num - sum(others)) > len(tapes):
+            at = next(i for i, secret in enumerate(own) if secret)
+            raise Failed(f"in {num} of {len(tapes)} tasks the first messages give it away; task {tapes[at].task.key} shows "
+                         f"{what}: {own[at]!r:.120}")  # fmt: skip
+    return f"no answer, columns or gold action in the first messages of {len(tapes)} tasks"
+
+
+def _own(tape: Tape, tapes: Sequence[Tape]) -> list[str]:
+    """What the gold script writes at this task and no other."""
+    others = {text for other in tapes if other is not tape for text in other.texts}
+    return [text for text in dict.fromkeys(tape.texts) if len(text) >= 6 and text not in others]
+
+
+def _plain_text(answer: Any) -> str:
+    return answer if isinstance(answer, str) else "" if answer is None else json.dumps(answer, ensure_ascii=False)
+
+
+def _inside(secret: str, shown: str) -> bool:
+    """As a whole: 12 is not inside 4123."""
+    return bool(secret.strip()) and re.search(rf"(?<!\w){re.escape(secret.strip())}(?!\w)", shown) is not None
