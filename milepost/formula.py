@@ -6,7 +6,7 @@ from milepost.recipe import Recipe
 
 
 def describe(recipe: Recipe) -> list[str]:
-    """What this recipe computes, one sentence per line: advantage, loss, correction, truncation, sampling."""
+    """What this recipe computes, one sentence per line: reward, advantage, loss, correction, truncation, sampling."""
     correction, rule = recipe.correction, recipe.rollout.truncated
     weights = {
         "auto": f"min(π_old/μ, {correction.cap:g}) when sampler and learner differ in precision or are below float32",
@@ -23,6 +23,7 @@ def describe(recipe: Recipe) -> list[str]:
         "soft": f"scored; the last {recipe.rollout.soft_buffer} tokens before the cap cost up to 1 (every episode)",
     }[rule]
     return [
+        *describe_reward(recipe),
         describe_advantage(recipe),
         describe_loss(recipe),
         f"sampler–learner correction of the surrogate: {weights}",
@@ -41,14 +42,46 @@ def describe_sampling(recipe: Recipe) -> str:
     )
 
 
+def describe_reward(recipe: Recipe) -> list[str]:
+    """The resolved reward of an environment, and a length term, one line each; none where functions say it all."""
+    reward, lines = recipe.reward, []
+    if recipe.env.name:
+        terms = [f"{reward.outcome:g}·success"]
+        if reward.milestones and reward.milestone_form == "bonus":
+            held = " + ".join(f"{weight:g}·{name}" for name, weight in reward.milestones.items())
+            terms.append(f"+ min({reward.milestone_cap:g}, {held})")
+        terms += [f"− min({c.cap:g}, {c.weight:g}·max(0, {c.name} − {c.free:g}))" for c in reward.costs]
+        lines.append(f"reward = {' '.join(terms)}, success read from the final state whatever the stop reason")
+        if reward.milestone_form == "potential":
+            held = " + ".join(f"{weight:g}·{name}" for name, weight in reward.milestones.items())
+            lines.append(f"each turn also gets γΦ′ − Φ, Φ = min({reward.milestone_cap:g}, {held}), 0 at every end")
+    if reward.length.form != "none":
+        length = reward.length
+        value = {
+            "kimi": f"{length.resolved_weight:g}·λ for a success, min(0, that) else; λ = ½ (shortest of the group) to −½",
+            "gr3": f"a success is divided by 1 + {length.resolved_weight:g}·tokens/group mean",
+            "l1_max": f"success · clip({length.resolved_weight:g}·({length.target} − tokens) + ½, {length.floor:g}, 1)",
+            "overlong": f"−{length.resolved_weight:g} from {length.target} tokens on, rising over {length.buffer} tokens",
+        }[length.form]
+        lines.append(f"length: {value}")
+    return lines
+
+
 def describe_advantage(recipe: Recipe) -> str:
     """The resolved advantage formula in words and symbols, one line."""
     section = recipe.credit
+    if recipe.reward.combine == "gdpo":
+        return (f"A = Σ over parts of weight · (part − group mean) / ({section.std} std of the group + {section.delta:g}), "
+                "then ÷ std of the batch")  # fmt: skip
+    if section.rule == "turn":
+        base = {"loo": "mean of the other members' returns", "mean": "mean return of the group", "none": "0"}
+        return f"A of turn t = Σ from turn t on of {section.gamma:g}^(k−t)·r_k − {base[section.resolved_baseline]}"
     centre = {"loo": "r − mean of the other members", "mean": "r − group mean", "none": "r"}[section.resolved_baseline]
+    fade = f", times {section.gamma:g}^(turns left)" if section.rule == "discounted" else ""
     if section.scale == "none":
-        return f"A = {centre}"
+        return f"A = {centre}{fade}"
     over = "group" if section.scale == "group" else "whole batch"
-    return f"A = ({centre}) / ({section.std} std of the {over} + {section.delta:g})"
+    return f"A = ({centre}) / ({section.std} std of the {over} + {section.delta:g}){fade}"
 
 
 def describe_loss(recipe: Recipe) -> str:

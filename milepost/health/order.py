@@ -34,6 +34,8 @@ from milepost.types import Task
 AS_STRONG = 0.5
 """With a std per group, a failure may be pushed up by less than this share of what a success in its place would be."""
 SLACK = 1e-9
+_NEARLY = 1e-6
+"""How near a graded failure may come to what counts as success, as a share."""
 _MOST_VALUES = 12
 """Values of a part that are tried for the worst group."""
 
@@ -137,9 +139,10 @@ def check_functions(recipe: Recipe) -> OrderReport:
         return OrderReport(unproven=(why,), notes=tuple(_notes(recipe)))
     main = section.success or next(iter(weights))
     graded = any(f.name == "reasoning_gym" and label_of(f) == main for f in section.functions)
+    nearly = (1 - _NEARLY) * section.success_at if graded else 0.0
     steps = {f: (0.0, 0.5, 1.0) if f == main and graded else (0.0, 1.0) for f in weights}
     return _report(
-        _totals(extremes := _extremes_of_functions(recipe, weights, main, section.success_at if graded else 0.0)),
+        _totals(extremes := _extremes_of_functions(recipe, weights, main, section.success_at if graded else 1.0, nearly)),
         _scale(extremes, recipe),
         _rule(extremes, recipe, 1, 0.0, 0.0),
         _parts(main, weights if section.combine == "gdpo" else None, steps, recipe),
@@ -176,8 +179,10 @@ def _extremes(spec: RewardSpec) -> Extremes:
     )
 
 
-def _extremes_of_functions(recipe: Recipe, weights: Mapping[str, float], main: str, short_of: float) -> Extremes:
-    """`short_of`: the value that a graded success part may nearly reach in a failure."""
+def _extremes_of_functions(
+    recipe: Recipe, weights: Mapping[str, float], main: str, least_right: float, most_wrong: float
+) -> Extremes:  # fmt: skip
+    """`least_right`, `most_wrong`: the raw value of the success part in the worst success and the best failure."""
     worth, term = weights[main], length_term(recipe.reward.length)
     others = [weight for label, weight in weights.items() if label != main]
     least, most = sum(min(0.0, weight) for weight in others), sum(max(0.0, weight) for weight in others)
@@ -187,8 +192,8 @@ def _extremes_of_functions(recipe: Recipe, weights: Mapping[str, float], main: s
     soft = 1.0 if recipe.rollout.truncated == "soft" else 0.0
     named = ", ".join(f"{label} ({weight:g})" for label, weight in weights.items() if label != main and weight)
     return Extremes(
-        (worth * (short_of or 1.0) + least + low - soft, worth + most + high),
-        (least + low_failure - soft, worth * short_of + most),
+        (worth * least_right + least + low - soft, worth + most + high),
+        (least + low_failure - soft, worth * most_wrong + most),
         f"a success in {main} ({worth:g})" + f", worst in {named}" * bool(named) + ", at the soft cap (−1)" * bool(soft),
         f"a failure that is best in {named}" if named else "a short failure",
     )
@@ -253,7 +258,7 @@ def _discounted(extremes: Extremes, recipe: Recipe, max_turns: int, factor: floa
         for others in (extremes.failure[0], extremes.success[1]):
             ours, theirs, *_ = _advantages([success, failure] + [others] * (size - 2), recipe)
             ours, theirs = ours * (factor if ours > 0 else 1.0), theirs * (1.0 if theirs > 0 else factor)
-            if ours <= theirs + SLACK:
+            if ours <= theirs + SLACK * max(abs(ours), abs(theirs)):
                 text = (
                     f"{what}: in a group of {size} whose others earn {others:.4g}, a turn of a success of {success:.4g} "
                     f"gets {ours:.3g} and a turn of a failure of {failure:.4g} gets {theirs:.3g}; raise credit.gamma, or "

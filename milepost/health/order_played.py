@@ -93,9 +93,9 @@ def _cut(script: Script, num_turns: int) -> Script:
 
 
 def shown(earned: Sequence[Earned]) -> list[Earned]:
-    """All but the golds that ended early, of which the one that earns most stands for each task."""
+    """All but the golds that ended early, of which the failure that earns most stands for each task."""
     early = [one for one in earned if one.script.startswith(EARLY)]
-    best = [max((one for one in early if one.task == key), key=lambda one: one.total or 0.0)
+    best = [max((one for one in early if one.task == key), key=lambda one: (not one.success, one.total or 0.0))
             for key in dict.fromkeys(one.task for one in early)]  # fmt: skip
     return [one for one in earned if one not in early or one in best]
 

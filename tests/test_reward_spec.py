@@ -1,0 +1,346 @@
+"""Rewards of long trajectories: what is paid, when, and what is never paid. The world counts to 2, saves, and is done."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from counter_env import SPEC, TASK, WORDS, played
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from milepost import rows
+from milepost.credit import advantages
+from milepost.env import Cost, Goal, Milestone
+from milepost.envs.find import find_env
+from milepost.formula import describe_reward
+from milepost.health.order import prove_order
+from milepost.recipe import make_recipe
+from milepost.reward_spec import EnvGrader, RewardSpec, judge, make_reward, progress, shaping, states_of, turn_rewards
+from milepost.types import Group, RecipeError, StopKind, StopReason, Task
+
+REWARD = {
+    "milestones": {"half": 0.1, "full": 0.2, "stored": 0.3},
+    "milestone_cap": 0.5,
+    "costs": [{"name": "turns", "free": 4, "weight": 0.02, "cap": 0.1}, {"name": "damage", "weight": 0.05, "cap": 0.1}],
+}
+GOLD = ("+", "+", "save", "done")
+PAID = ("outcome", "milestones", "cost/turns", "cost/damage")
+
+
+def spec_of(reward=REWARD, **sections) -> RewardSpec:
+    return make_reward(make_recipe({"reward": reward, "env": {"name": "counter", "max_turns": 40}, **sections}), SPEC)
+
+
+def verdict(*words, spec=None, env=SPEC):
+    return judge(spec or spec_of(), env, TASK, played(*words, spec=env))
+
+
+def paid(*words, **more):
+    parts = verdict(*words, **more).parts
+    return [round(parts[name], 9) + 0.0 for name in PAID]
+
+
+# ---- what is paid ----------------------------------------------------------------------------------------------------
+
+
+def test_a_success_earns_outcome_and_milestones_up_to_their_cap():
+    reward = verdict(*GOLD)
+    assert reward.success is True
+    assert paid(*GOLD) == [1.0, 0.5, 0.0, 0.0]  # .1 + .2 + .3 = .6, capped at .5
+    assert reward.total == pytest.approx(1.5)
+    assert {name: reward.parts[f"progress/{name}"] for name in REWARD["milestones"]} == {"half": 1, "full": 1, "stored": 1}
+    assert (reward.parts["used/turns"], reward.parts["used/damage"]) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("done",), [0, 0, 0, 0]),
+        (("Step 1 done.", "All saved, success!"), [0, 0, 0, 0]),  # claims are no progress
+        (("save", "save", "save"), [0, 0, 0, 0]),  # nor is a tool that succeeded
+        (("+", "-", "+", "-", "+", "-"), [0, 0.1, -0.04, 0]),  # half: latched, paid once; two turns over the free four
+        (("+", "+"), [0, 0.3, 0, 0]),
+        (("+", "+", "-"), [0, 0.1, 0, 0]),  # full is undone, and taken back
+        (("+", "+", "-", "+"), [0, 0.3, 0, 0]),  # done again: paid as once
+        (("+", "+", "save", "touch", "done"), [0, 0.5, -0.02, -0.05]),  # everything right, and something else changed
+        (("touch",) * 10, [0, 0, -0.1, -0.1]),  # costs are capped
+        (("+", "+", "save", *["-", "+"] * 3, "done"), [1, 0.5, -0.1, 0]),  # longer, and still a success
+    ],
+)
+def test_what_each_way_to_play_earns(words, expected):
+    assert paid(*words) == expected
+
+
+def test_parts_add_up_to_the_total():
+    reward = verdict("+", "+", "save", "touch", "done")
+    assert reward.total == pytest.approx(sum(reward.parts[name] for name in PAID)) == pytest.approx(0.43)
+
+
+@pytest.mark.parametrize("reason", ["turns", "tool_calls", "invalid_actions", "tokens", "context", "time"])
+def test_success_is_read_from_the_final_state_whatever_the_stop_reason(reason):
+    stop = StopReason(StopKind.TRUNCATED, reason)
+    assert judge(spec_of(), SPEC, TASK, replace(played("+", "+", "save"), stop=stop)).success is True
+    assert judge(spec_of(), SPEC, TASK, replace(played("+", "+"), stop=stop)).success is False
+
+
+def test_built_in_costs_are_counted_from_facts():
+    costs = [{"name": name, "weight": 0.01, "cap": 0.5} for name in ("turns", "calls", "invalid", "tokens", "seconds")]
+    reward = verdict("+", "what?", "+", spec=spec_of({"costs": costs}))
+    assert [reward.parts[f"used/{c['name']}"] for c in costs] == [3, 0, 1, 1 + 2 + 1, 0]
+    assert reward.total == pytest.approx(-0.08)
+
+
+# ---- milestones ------------------------------------------------------------------------------------------------------
+
+
+def world(*milestones, **changes):
+    return replace(SPEC, milestones=milestones, **changes)
+
+
+def held(env, *words, task=TASK):
+    spec = RewardSpec(milestones={m.name: 0.1 for m in env.milestones})
+    return progress(spec, env, task, states_of(played(*words, task=task, spec=env)))
+
+
+def test_order_is_respected():
+    touched = Milestone("touched", lambda task, before, now: now["other"] > before["other"])
+    up = Milestone("up", lambda task, before, now: now["count"] > before["count"], after=("touched",))
+    env = world(up, touched)  # also when they are declared the other way round
+    assert held(env, "+", "touch")["up"] == [False, False, False]
+    assert held(env, "+", "touch", "+")["up"] == [False, False, False, True]
+    assert held(env, "touch", "+")["up"] == [False, False, True]
+
+
+def test_what_holds_at_the_start_is_nobodys_progress():
+    clean = Milestone("clean", lambda task, start, now: now["other"] == 0, "state")
+    assert not any(held(world(clean), "+")["clean"])
+    assert not any(held(world(clean), "touch", "+")["clean"])
+
+
+def test_a_state_that_waits_for_another_counts_once_both_are_there():
+    full, stored = SPEC.milestones[1:]
+    assert held(world(full, stored), "+", "+", "save", "-")["stored"] == [False, False, False, True, True]
+    assert held(world(full, stored), "+", "+", "save", "-")["full"] == [False, False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("reward", "sentence"),
+    [
+        ({"milestones": {"hlaf": 0.1}}, "reward.milestones: the environment counter has no 'hlaf'; did you mean 'half'?"),
+        ({"costs": [{"name": "money"}]}, "reward.costs: the environment counter has no 'money'; it has turns, calls,"),
+    ],
+)
+def test_names_that_the_environment_lacks_are_refused(reward, sentence):
+    with pytest.raises(RecipeError) as error:
+        spec_of(reward)
+    assert sentence in str(error.value)
+
+
+def test_milestones_that_wait_for_each_other_are_refused():
+    a, b = (Milestone(name, lambda *_: True, after=(other,)) for name, other in (("a", "b"), ("b", "a")))
+    with pytest.raises(RecipeError, match="the milestones a, b wait for each other"):
+        make_reward(make_recipe({}), world(a, b))
+    with pytest.raises(RecipeError, match="two milestones are called 'a'"):
+        make_reward(make_recipe({}), world(replace(a, after=()), replace(a, after=())))
+    with pytest.raises(RecipeError, match="has no 'c'"):
+        make_reward(make_recipe({}), world(replace(a, after=("c",))))
+
+
+# ---- absence and bounds ----------------------------------------------------------------------------------------------
+
+
+def test_absence_is_typed():
+    episode = played(*GOLD)
+    fault = replace(episode, stop=StopReason(StopKind.FAULT, "timeout"))
+    stateless = replace(episode, facts={})
+    causes = [judge(spec_of(), SPEC, TASK, e).cause for e in (fault, replace(episode, turns=()), stateless)]
+    assert causes == ["fault: timeout", "no turns", "no states"]
+
+
+def test_a_predicate_that_raises_is_unscorable_counted_and_told_once(caplog):
+    env = replace(SPEC, goal=Goal(lambda task, start, now: now["nothing"]))
+    grader = EnvGrader(RewardSpec(), env)
+    group = Group("scripted/0/two", TASK, (played("+"), played("+", member=1)))
+    with caplog.at_level(logging.ERROR):
+        (rewards,) = grader.score([group])
+    assert [r.cause for r in rewards] == ["error: KeyError"] * 2
+    assert grader.counts == {"unscorable": 2, "unscorable/error: KeyError": 2}
+    assert len(caplog.records) == 1 and "'nothing'" in caplog.text
+
+
+@pytest.mark.parametrize("amount", [-1.0, float("nan"), float("inf"), None, True])
+def test_what_is_no_amount_is_unscorable(amount):
+    env = replace(SPEC, costs=(Cost("damage", "record", lambda task, states: amount),))
+    spec = spec_of({"costs": [{"name": "damage"}]})
+    assert judge(spec, env, TASK, played("+")).cause == "error: ValueError"
+
+
+def test_declared_bounds_are_asserted_on_every_episode(caplog):
+    grader = EnvGrader(replace(spec_of(), max_turns=5), SPEC)
+    group = Group("scripted/0/two", TASK, (played(*["+"] * 6), played(*["+"] * 5, member=1)))
+    with caplog.at_level(logging.ERROR):
+        (rewards,) = grader.score([group])
+    assert [r.cause for r in rewards] == ["out of bounds: turns", None]
+    assert grader.counts == {"unscorable": 1, "unscorable/out of bounds: turns": 1, "wrong": 1}
+    assert "it has 6 turns where at most 5 are declared" in caplog.text
+
+
+def test_a_part_outside_its_bounds_is_never_paid():
+    class Generous(RewardSpec):
+        def bounds(self):
+            return {**super().bounds(), "milestones": (0.0, 0.05)}
+
+    spec = Generous(milestones={"half": 0.1})
+    assert judge(spec, SPEC, TASK, played("+")).cause == "out of bounds: milestones"
+    assert judge(spec, SPEC, TASK, played("touch")).total == 0
+
+
+# ---- turns -----------------------------------------------------------------------------------------------------------
+
+
+def earned(*words, **reward):
+    return [round(float(x), 9) + 0.0 for x in turn_rewards(spec_of({**REWARD, **reward}), SPEC, TASK, played(*words))]
+
+
+def test_each_turn_gets_what_it_earned():
+    assert earned(*GOLD) == [0.1, 0.2, 0.2, 1.0]  # the cap leaves .2 of stored's .3
+    assert earned("+", "+", "-", "+", "touch") == [0.1, 0.2, -0.2, 0.2, -0.02 - 0.05]
+
+
+def test_case_a27_the_record_of_each_turn_stays_apart_from_the_outcome():
+    assert earned("touch", "+", "+", "save")[0] == -0.05
+    assert verdict("touch", "+", "+", "save").parts["cost/damage"] == -0.05
+
+
+def test_case_e10_all_turns_count_and_not_only_the_last():
+    assert sum(earned(*GOLD)) == pytest.approx(verdict(*GOLD).total) == pytest.approx(1.5)
+
+
+@given(words=st.lists(st.sampled_from((*WORDS, "what?")), min_size=1, max_size=12))
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_turn_rewards_add_up_to_the_total_and_every_part_keeps_its_bounds(words):
+    spec, episode = spec_of(), played(*words)
+    reward = judge(spec, SPEC, TASK, episode)
+    assert turn_rewards(spec, SPEC, TASK, episode).sum() == pytest.approx(reward.total)
+    for name, (low, high) in spec.bounds().items():
+        assert low <= reward.parts[name] <= high
+
+
+@given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=10))
+@hypothesis_settings(max_examples=25, deadline=None)
+def test_a_stored_episode_is_judged_the_same(words):
+    episode = played(*words)
+    turns = tuple(replace(turn, facts=rows.loads(rows.dumps(turn.facts))) for turn in episode.turns)
+    stored = replace(episode, turns=turns, facts=rows.loads(json.dumps(json.loads(rows.dumps(episode.facts)))))
+    assert judge(spec_of(), SPEC, TASK, stored) == judge(spec_of(), SPEC, TASK, episode)
+
+
+def test_a_cost_that_shrinks_is_never_handed_back_on_the_way():
+    env = replace(SPEC, costs=(Cost("damage", "off by", lambda task, states: abs(states[-1]["count"])),))
+    spec = RewardSpec(costs=spec_of({"costs": [{"name": "damage", "weight": 0.1, "cap": 0.5}]}).costs)
+    assert turn_rewards(spec, env, TASK, played("+", "+", "-", spec=env)) == pytest.approx([-0.1, 0, 0])
+
+
+# ---- potential shaping -----------------------------------------------------------------------------------------------
+
+
+def test_b12_shaping():
+    potential, rewards, gamma = [0.2, 0.5, 0.9, 0.0], np.array([0, 0, 1.0]), 0.9
+    terms = shaping(potential, gamma)
+    assert terms == pytest.approx([0.25, 0.31, -0.9])
+    discounts = gamma ** np.arange(3)
+    assert (discounts * (rewards + terms)).sum() - (discounts * rewards).sum() == pytest.approx(-0.2)  # −Φ(start)
+    # With Φ = 0 at the end all members of a group lose the same; an end that keeps its Φ turns it into partial credit.
+    assert advantages([1 - 0.2, 0 - 0.2], "gg", baseline="mean") == pytest.approx([0.5, -0.5])
+    assert advantages([1 + 0.9 - 0.2, 0 + 0.1 - 0.2], "gg", baseline="mean") == pytest.approx([0.9, -0.9])
+    # What is paid on every visit instead pays for loops: six are worth .6 without the goal. Here it is paid once.
+    assert paid(*["+", "-"] * 6)[1] == 0.1
+
+
+def potential(gamma=0.9, **milestones):
+    reward = {"milestones": milestones or {"half": 0.2, "full": 0.3}, "milestone_form": "potential"}
+    return spec_of(reward, credit={"rule": "turn", "gamma": gamma})
+
+
+def test_potential_milestones_shape_turns_and_leave_the_total_alone():
+    spec, episode = potential(), played(*GOLD)
+    assert judge(spec, SPEC, TASK, episode).total == 1.0
+    # Φ = 0, .2, .5, .5, then the end: 0
+    assert turn_rewards(spec, SPEC, TASK, episode) == pytest.approx([0.18, 0.25, -0.05, 1 - 0.5])
+
+
+def test_the_potential_is_zero_at_every_end_truncation_included():
+    spec = potential(gamma=1.0)
+    for stop in (StopReason(StopKind.TRUNCATED, "turns"), StopReason(StopKind.TRUNCATED, "tokens")):
+        episode = replace(played("+", "+", "-", "+"), stop=stop)
+        assert turn_rewards(spec, SPEC, TASK, episode).sum() == pytest.approx(0)
+
+
+# ---- the worked example of docs/rewards.md ---------------------------------------------------------------------------
+
+
+def test_the_page_on_rewards_says_what_is_paid():
+    page = (Path(__file__).parents[1] / "docs" / "rewards.md").read_text(encoding="utf-8")
+    section = page[page.index("## Long trajectories") :]
+    recipe = make_recipe(tomllib.loads(section.split("```toml\n")[1].split("```")[0]))
+    calc = find_env("calc")
+    columns = {"numbers": [482, 377, 905], "ops": ["*", "-"], "results": [181714, 180809], "gold": 180809}
+    task = Task("t", "Start with 482. Times 377. Minus 905. Result?", columns=columns)
+    first, second = 'calc("482*377")', 'calc("181714-905")'
+    ways = [(first, second, "answer(180809)"), ("answer(180809)",), (first, second, "answer(7)"), (first,) * 12]
+    spec = make_reward(recipe, calc)
+    totals = [judge(spec, calc, task, played(*words, task=task, spec=calc)).total for words in ways]
+    assert totals == pytest.approx([1.25, 1.0, 0.25, 0.0])
+    shown = re.findall(r"\*\*(\d\.\d\d)\*\*", section)
+    assert [float(number) for number in shown] == pytest.approx(totals)
+    report = prove_order(spec, recipe)
+    assert all(text in section for text in report.text().splitlines())
+    assert describe_reward(recipe) == [
+        "reward = 1·success + min(0.25, 0.1·step + 0.2·result) − min(0.1, 0.02·max(0, calls − 3)), success read from the "
+        "final state whatever the stop reason"
+    ]
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_scored_with_the_lengths_of_its_members_and_its_turns():
+    recipe = make_recipe({"reward": {"length": {"form": "gr3", "weight": 1.0}}, "env": {"name": "counter"},
+                          "credit": {"rule": "turn"}})  # fmt: skip
+    grader = EnvGrader.of(recipe, SPEC)
+    long = replace(played("+", "+", "save", "wait wait wait wait", member=2), stop=StopReason(StopKind.FAULT, "crash"))
+    group = Group("scripted/0/two", TASK, (played(*GOLD), played("+", "+", "save", "+", "-", "done", member=1), long))
+    (rewards,) = grader.score([group])
+    # 1 + 1 + 2 + 2 and 1 + 1 + 2 + 1 + 1 + 2 tokens, mean 7; the fault has no say
+    assert [r.total for r in rewards] == [pytest.approx(1 / (1 + 6 / 7)), pytest.approx(1 / (1 + 8 / 7)), None]
+    assert rewards[0].parts["length"] == pytest.approx(1 / (1 + 6 / 7) - 1)
+    by_turn = grader.turn_rewards([group])
+    assert by_turn[group.episodes[0].id] == pytest.approx([0, 0, 0, 1 / (1 + 6 / 7)])
+    assert group.episodes[2].id not in by_turn
+    assert grader.counts["correct"] == 2 and grader.counts["unscorable/fault: crash"] == 1
+    assert grader.part_weights is None
+
+
+def test_gdpo_weighs_each_part_by_what_it_can_pay():
+    spec = spec_of({**REWARD, "outcome": 2.0, "combine": "gdpo"})
+    assert spec.part_weights == pytest.approx({"outcome": 2.0, "milestones": 0.5, "cost/turns": 0.1, "cost/damage": 0.1})
+
+
+def test_the_length_controller_changes_the_reward_and_its_state_survives():
+    length = {"form": "kimi", "weight": 0.1, "max_mean": 5, "max_weight": 0.2, "rate": 0.5}
+    recipe = make_recipe({"reward": {"length": length}, "env": {"name": "counter"}})
+    grader, later = EnvGrader.of(recipe, SPEC), EnvGrader.of(recipe, SPEC)
+    group = Group("scripted/0/two", TASK, (played(*GOLD), played(*GOLD, member=1)))  # 6 tokens each
+    assert "reward.length.weight 0.1 → 0.15 after a mean length of 6 tokens, over the limit of 5" in grader.observe([group])
+    assert grader.spec.length.weight == pytest.approx(0.15)
+    later.load_state(grader.state())
+    assert later.spec.length.weight == pytest.approx(0.15)
+    assert EnvGrader.of(make_recipe({}), SPEC).observe([group]) is None
