@@ -346,6 +346,23 @@ def test_one_task_that_cannot_start_does_not_end_the_run():
         assert isinstance(play(pool, task("fine"))[0][-1], Seen)
 
 
+def test_imports_that_leave_threads_behind_are_not_forked(tmp_path):
+    """A lock that such a thread holds at the fork would stay locked; those processes import anew."""
+    threaded = tmp_path / "threaded.py"
+    threaded.write_text(
+        "import os, threading, time\nfrom odd_envs import SPEC, Counter\nfrom dataclasses import replace\n"
+        "imported_in = os.getpid()\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "class Threaded(Counter):\n"
+        "    def state(self): return {**super().state(), 'imported_in': imported_in}\n"
+        "SPEC = replace(SPEC, make=Threaded)\n"
+    )
+    before = counts()
+    with Hosts(f"{threaded}:SPEC", 2, isolated=True, step_seconds=30, reset_seconds=30) as pool:
+        for seen in play(pool, task("fine"), task("fine", "fine")):
+            assert seen[-1].observation.ended and seen[-1].state["imported_in"] == seen[-1].state["pid"]
+    assert settle(before) == before
+
+
 # case E12: an unknown name is refused at the start
 def test_what_cannot_be_found_is_refused_at_once(capfd, tmp_path):
     for isolated in (False, True):
