@@ -52,6 +52,8 @@ def open_session(
             check_place(recipe.out, recipe.name)
         recipe = existing.recipe if existing else recipe
         spec = find_env(recipe.env.name, "env.name") if recipe.env.name else None
+        if existing and spec:
+            check_version(existing, spec)
         grader = EnvGrader.of(recipe, spec) if spec else stack.enter_context(Grader(recipe.reward))
         # The tokenizer is fetched when the first row is ready to be counted: unreadable rows are told before.
         tokenizer = lru_cache(maxsize=1)(lambda: load_tokenizer(recipe.model))
@@ -72,12 +74,23 @@ def open_session(
         sampler = LocalEngine(policy.model, policy.eos_ids, seed=recipe.seed)
         formula = "\n".join(describe(recipe))
         tell(formula)
-        run = existing or Run.create(recipe.out, recipe, toml=toml, formula=formula, meta=facts(policy))
+        meta = facts(policy) | ({"environment": f"{spec.name} {spec.version}"} if spec else {})
+        run = existing or Run.create(recipe.out, recipe, toml=toml, formula=formula, meta=meta)
         world = stack.enter_context(world_of(recipe, spec, policy)) if spec else None
         session = Session(recipe, policy, codec_of(policy, recipe), sampler, tasks, grader, run, world)
         tell(f"run directory: {run.path}")
         with closing(run):
             yield session
+
+
+def check_version(run: Run, spec: EnvSpec) -> None:
+    """Another grammar of actions is another environment. Raises RecipeError."""
+    played, now = run.meta().get("environment"), f"{spec.name} {spec.version}"
+    if played != now:
+        raise RecipeError(
+            f"the run {run.path} was played in {played}, but env.name now gives {now}; resume it with the version it began "
+            "with, or start a new run"
+        )
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -123,6 +125,15 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, stop_after, monkeyp
         return {name: value for name, value in metrics.items() if not name.startswith(clocks)}
 
     assert [exact(m) for m in found] == [exact(m) for m in expected]
+
+
+def test_another_version_of_the_environment_is_not_gone_on_with(tmp_path, monkeypatch):  # case E11
+    with open_session(recipe(tmp_path), quiet=True) as session:
+        path = session.run.path
+    monkeypatch.setattr("small_env.SPEC", replace(SPEC, version="2"))
+    refused = pytest.raises(RecipeError, match=r"was played in next 1, but env\.name now gives next 2")
+    with refused, open_session(session.recipe, resume=path, quiet=True):
+        pass
 
 
 def episode(member, answers, stop, num_turns=2):
