@@ -29,7 +29,7 @@ from milepost.recipe import Recipe
 from milepost.reward_checks import label_of
 from milepost.reward_spec import RewardSpec, make_reward, progress, states_of, turn_rewards, units_used
 from milepost.store import EpisodeLine, Run, StoredEpisode
-from milepost.terminal import BOLD, DIM, framed, shortened, table, visible
+from milepost.terminal import BOLD, DIM, cells, framed, shortened, table, visible
 from milepost.types import Credit, Episode, EpisodeId, RecipeError, Reward, Task, Turn
 
 READ, WROTE, NOTE = "  │ ", "  ┃ ", "    "
@@ -267,7 +267,7 @@ class _Timeline:
 
     def _rule(self, text: str) -> str:
         line = shortened(f"── {visible(text)} ".replace("\n", "␊"), self.width)
-        line += "─" * (self.width - len(line))
+        line += "─" * (self.width - cells(line))
         return f"\x1b[{BOLD}m{line}\x1b[0m" if self.color else line
 
     def _note(self, text: str, gutter: str = NOTE) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -515,7 +515,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         yield run
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking takes minutes
+@example(("漢字", "漢字\n", "漢\x1b[2J", "漢", "漢", "漢/漢"), True)
 @given(st.tuples(*[ANY] * 6), st.booleans())
 def test_no_stored_text_breaks_the_timeline(hostile: Run, texts: tuple[str, ...], color: bool) -> None:
     """Whatever the policy, the task or the environment wrote: no control reaches the terminal, and no line is forged."""
