@@ -167,6 +167,8 @@ def test_a_policy_that_loops_until_its_turns_are_used_up_is_pushed_away_from_it(
 def test_tasks_of_no_environment_are_refused(tmp_path):
     with pytest.raises(RecipeError, match=r"needs env\.name"):
         recipe(tmp_path, env__name="")
+    with pytest.raises(RecipeError, match=r"reward\.functions does nothing while env\.name"):
+        recipe(tmp_path, reward__functions=[{"name": "exact"}])
 
 
 @pytest.mark.parametrize(
