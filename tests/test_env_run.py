@@ -168,7 +168,7 @@ def test_tasks_of_no_environment_are_refused(tmp_path):
     with pytest.raises(RecipeError, match=r"needs env\.name"):
         recipe(tmp_path, env__name="")
     with pytest.raises(RecipeError, match=r"reward\.functions does nothing while env\.name"):
-        recipe(tmp_path, reward__functions=[{"name": "exact"}])
+        recipe(tmp_path / "other", reward__functions=[{"name": "exact"}])
 
 
 @pytest.mark.parametrize(
