@@ -45,7 +45,8 @@ def test_every_setting_stands_in_it_with_its_default(tmp_path: Path) -> None:
         found = set()
         for key, value in node.items():
             inner = value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else value
-            found |= keys(inner, f"{prefix}{key}.") if isinstance(inner, dict) and key != "params" else {prefix + key}
+            deeper = isinstance(inner, dict) and inner and key != "params"
+            found |= keys(inner, f"{prefix}{key}.") if deeper else {prefix + key}
         return found
 
     known = {key for key, _ in iter_settings(Recipe) if not key.startswith("reward.costs.")}

@@ -118,7 +118,7 @@ class Loop:
         self.rollouts.load_state(state["tasks"])
         self.best, self.cpu_seconds = Best(*state["best"]), state["cpu_seconds"]
         self.panel = Panel.from_state(state["panel"], self.learner)
-        self.session.grader.load_state(state["grader"])
+        self.session.grader.load_state(state.get("grader", {}))
         self.session.run.truncate_after(self.step, self.stage)
 
     @property
