@@ -69,12 +69,12 @@ def test_killed_in_every_phase(tmp_path, warm):
         At(UPDATE, 4),  # that checkpoint stands; its moments and schedule are needed
         At(EVAL, 1),  # after SFT's checkpoint, before its validation is stored
         At(PANEL, 1),  # GRPO has not saved anything
-        At(DRAW, 60),  # sampling
+        At(DRAW, 25),  # sampling
         At(UPDATE, 2),  # gradients are there, the step is not made
-        At(COMMIT, 3),  # updated, not stored
+        At(COMMIT, 2),  # updated, not stored
         At(MANIFEST, 1),  # a checkpoint half-written
         At(AFTER, 2),  # stored, not saved
-        At(EVAL, 5),  # in the test at the end
+        At(EVAL, 4),  # in the test at the end
     ]
     check(tmp_path, warm, points)
 

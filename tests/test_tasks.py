@@ -329,7 +329,7 @@ def test_settings_of_sources_that_cannot_work_are_refused_in_a_sentence(tmp_path
     refused(r"must look like module:function", kind="function", path="milepost.tasks")
     refused(r"cannot be imported \(ModuleNotFoundError", kind="function", path="no_such_module_x:f")
     refused(r"has no function 'f'", kind="function", path="milepost.streams:f")
-    refused(r"cannot be loaded as a data set", kind="datasets", path=str(tmp_path / "none"))
+    refused(r"there is no such file or folder", kind="datasets", path=str(tmp_path / "none"))
     (tmp_path / "array.jsonl").write_text('[{"prompt": "a", "answer": "1"}]')
     refused("one JSON array; write one object per line", path=str(tmp_path / "array.jsonl"))
     with pytest.raises(RecipeError, match=r"tasks.sources is empty"):

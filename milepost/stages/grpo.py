@@ -14,6 +14,7 @@ import numpy as np
 from milepost import streams
 from milepost.checkpoint import path_of
 from milepost.credit import assign, reward_metrics
+from milepost.evaluate import EvalReport
 from milepost.health.canary import Finding, first_update, one_policy
 from milepost.learner import Learner, UpdateReport, deal, default_lr
 from milepost.models import save_policy
@@ -105,8 +106,13 @@ class Loop:
             save_policy(self.reference_folder, self.learner.masters, self.session.policy)
         self.panel = Panel.sample(self.session, self.learner)
         if self.session.tasks.validation:
-            self.validate(0)
+            self.validate(0, self.warm_start_report())
         self.save()
+
+    def warm_start_report(self) -> EvalReport | None:
+        """The validation after this run's warm start: the same weights under the same noise, so not to be played again."""
+        found = self.session.run.evals("validation", "sft")
+        return replace(EvalReport.from_json(found[-1].report), step=0) if found else None
 
     def restore(self, checkpoint: Path) -> None:
         """Puts everything back as it was after the checkpoint's step; later rows of the store are written again."""
@@ -190,8 +196,10 @@ class Loop:
         metrics |= self.take_cpu() | session.take_clock() | {"peak_memory_gb": peak_memory_gb(), "kl/beta": self.beta(step)}
         return metrics, findings
 
-    def validate(self, step: int) -> None:
-        report = self.session.evaluate("validation", step, stage=self.stage)
+    def validate(self, step: int, known: EvalReport | None = None) -> None:
+        report = known or self.session.evaluate("validation", step, stage=self.stage)
+        if known:
+            self.session.run.add_eval(self.stage, step, known)
         if report.success > self.best.success:
             self.best = Best(step, report.success)
         say(f"step {step}: held-out success {report.success:.1%} of {report.num_tasks} tasks × {report.samples}")

@@ -88,10 +88,11 @@ def test_all(session: Session) -> dict[str, EvalReport]:
         # As in training: the updates that its own stage's learner made, so that episodes tell which weights made them.
         session.sampler.load(0 if stage == "base" else read_plain(folder.parent)[0]["num_steps"])
         # Once is enough for a base model that only shows where the warm start came from.
-        samples = 1 if stage == "base" and session.recipe.sft.steps else session.recipe.eval.test_samples
-        say(f"testing {stage}: {len(session.tasks.test)} unseen tasks × {samples}, and greedily")
-        reports[stage] = session.evaluate("test", step, stage=stage, samples=samples)
-        say(f"{stage}: {reports[stage].success:.1%} sampled, {reports[stage].greedy or 0:.1%} greedy")
+        shown = stage == "base" and session.recipe.sft.steps > 0
+        samples = 1 if shown else session.recipe.eval.test_samples
+        say(f"testing {stage}: {len(session.tasks.test)} unseen tasks × {samples}{'' if shown else ', and greedily'}")
+        report = reports[stage] = session.evaluate("test", step, stage=stage, samples=samples, greedy=not shown)
+        say(f"{stage}: {report.success:.1%} sampled{'' if report.greedy is None else f', {report.greedy:.1%} greedy'}")
     return reports
 
 
