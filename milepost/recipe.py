@@ -518,8 +518,8 @@ class Recipe(Section):
         _check_credit_of_reward(self)
         if self.env.name and self.reward.functions:
             raise ValueError(
-                f'reward.functions does nothing while env.name = "{self.env.name}", whose own goal judges; remove it, and say '
-                "what else counts with reward.milestones and reward.costs"
+                f'reward.functions does nothing while env.name = "{self.env.name}", whose own goal judges; remove it, and '
+                "say what else counts with reward.milestones and reward.costs"
             )
         if not self.env.name and any(source.kind == "environment" for source in self.tasks.sources):
             raise ValueError('tasks.sources: kind = "environment" needs env.name, for example "calc"')
