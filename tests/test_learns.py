@@ -21,7 +21,7 @@ RECIPE = {
     "sft__steps": 80,
     "sft__batch_size": 32,
     "sft__num_demonstrations": 600,
-    "grpo__steps": 30,
+    "grpo__steps": 40,
     "eval__every": 10,
     "optimizer__lr": 0.0,  # by model size
     "optimizer__warmup_steps": 10,
