@@ -323,13 +323,17 @@ class EnvGrader:
     def __init__(self, spec: RewardSpec, env_spec: EnvSpec, controller: LengthController | None = None) -> None:
         self.spec, self.env_spec, self.controller = spec, env_spec, controller
         self.counts: Counter[str] = Counter()
+        self.seconds = 90.0
+        """A scripted episode that takes longer hangs."""
         self._reported: set[str] = set()
 
     @classmethod
     def of(cls, recipe: Recipe, env_spec: EnvSpec) -> EnvGrader:
         """As the recipe says, its length controller included. Raises RecipeError."""
         controller = LengthController(recipe.reward.length) if recipe.reward.length.max_mean else None
-        return cls(make_reward(recipe, env_spec), env_spec, controller)
+        made = cls(make_reward(recipe, env_spec), env_spec, controller)
+        made.seconds = recipe.env.reset_seconds + recipe.env.step_seconds
+        return made
 
     @property
     def part_weights(self) -> dict[str, float] | None:
@@ -348,7 +352,7 @@ class EnvGrader:
 
     def canary(self, tasks: Sequence[Task]) -> list[str]:
         """What is wrong with the judge: the gold script fails at the first task, or doing nothing succeeds."""
-        return list(problems(self.env_spec, tasks[:1]))
+        return list(problems(self.env_spec, tasks[:1], self.seconds))
 
     def score(self, groups: Sequence[Group]) -> list[list[Reward]]:
         """One reward per episode, nested as the episodes are."""

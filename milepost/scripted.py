@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,10 +43,33 @@ class Played:
 
 
 def play_script(
-    spec: EnvSpec, task: Task, script: Script, seed: int = 0, *, max_turns: int = 1000, format: Format = "terse"
-) -> Played:
-    """One episode in an instance of its own, in this process. Scripts write terse calls; `format` writes them anew."""
-    return asyncio.run(_played(spec, task, script, seed, max_turns, format))
+    spec: EnvSpec, task: Task, script: Script, seed: int = 0, *, max_turns: int = 1000, format: Format = "terse",
+    seconds: float = 120.0,
+) -> Played:  # fmt: skip
+    """One episode in an instance of its own, in this process. Scripts write terse calls; `format` writes them anew.
+
+    Raises RecipeError if it takes longer than `seconds`; its thread is then abandoned. What the environment or the script
+    raises comes through.
+    """
+    found: list[Played | BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(asyncio.run(_played(spec, task, script, seed, max_turns, format)))
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, name="script", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not found:
+        raise RecipeError(
+            f"environment {spec.name!r}: a scripted episode of task {task.key} did not end within {seconds:g} seconds; see "
+            "where it hangs with `milepost check env`"
+        )
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
 
 
 async def _played(spec: EnvSpec, task: Task, script: Script, seed: int, max_turns: int, format: Format) -> Played:
@@ -106,13 +130,22 @@ def rewritten(text: str, spec: EnvSpec, format: Format) -> str:
     return "\n".join(render_call(call.name, call.arguments, format) for call in calls) or text
 
 
-def problems(spec: EnvSpec, tasks: Sequence[Task]) -> Iterator[str]:
+def problems(spec: EnvSpec, tasks: Sequence[Task], seconds: float = 120.0) -> Iterator[str]:
     """A canary: the gold script still succeeds, and doing nothing still does not. One sentence for each that is wrong."""
     for task in tasks:
         for name, script, expected in (("gold", spec.gold, True), ("empty", _nothing, False)):
             if script is None:
                 continue
-            played = play_script(spec, task, script)
+            try:
+                played = play_script(spec, task, script, seconds=seconds)
+            except RecipeError as error:
+                yield str(error)
+                return
+            except Exception as error:
+                told = " ".join(str(error).split())
+                told = f"{type(error).__name__}: {told}"
+                yield f"environment {spec.name!r}: the {name} policy at task {task.key} ended in {told}"
+                continue
             if spec.goal.holds(task, played.start_state, played.final_state) is not expected:
                 verdict = "fails" if expected else "succeeds"
                 yield f"environment {spec.name!r}: the {name} policy {verdict} at task {task.key}, so it judges wrongly"

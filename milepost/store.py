@@ -189,6 +189,9 @@ class Run:
         try:
             connection = _connect(path, write)
             version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if not (path / "store.sqlite").stat().st_size:
+                connection.close()
+                raise StoreError(f"{path / 'store.sqlite'} is empty; restore it from a copy, or start a new run")
             if version != SCHEMA_VERSION:
                 connection.close()
                 raise StoreError(

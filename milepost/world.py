@@ -114,7 +114,8 @@ def demonstrate(tasks: Sequence[Task], script: Script, codec: Codec, world: Worl
     episodes = []
     for index, task in enumerate(tasks):
         played = play_script(world.spec, task, script, world.start_seed(task), max_turns=world.limits.max_turns,
-                             format=world.limits.tool_format)  # fmt: skip
+                             format=world.limits.tool_format,
+                             seconds=world.limits.reset_seconds + world.limits.step_seconds)  # fmt: skip
         failed = not world.spec.goal.holds(task, played.start_state, played.final_state)
         if not played.steps or (failed and script is world.spec.gold):
             continue

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from small_env import SPEC, write_policy
+from small_env import SPEC, Next, write_policy
 
 from milepost.credit import assign
 from milepost.evaluate import paired
@@ -134,6 +135,28 @@ def test_another_version_of_the_environment_is_not_gone_on_with(tmp_path, monkey
     refused = pytest.raises(RecipeError, match=r"was played in next 1, but env\.name now gives next 2")
     with refused, open_session(session.recipe, resume=path, quiet=True):
         pass
+
+
+class Hanging(Next):
+    def step(self, action):
+        time.sleep(30)
+
+
+class Broken(Next):
+    def step(self, action):
+        raise OSError("the tool\nbroke")
+
+
+@pytest.mark.parametrize(
+    ("world", "sentence"), [(Hanging, "did not end within 0.4 seconds"), (Broken, "OSError: the tool broke")]
+)
+def test_a_world_that_cannot_be_played_is_told_before_the_model(tmp_path, monkeypatch, world, sentence):
+    monkeypatch.setattr("small_env.SPEC", replace(SPEC, make=world))
+    made = recipe(tmp_path, env__step_seconds=0.2, env__reset_seconds=0.2)
+    with pytest.raises(RecipeError) as error, open_session(made, quiet=True):
+        pass
+    assert sentence in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "runs").exists()
 
 
 def episode(member, answers, stop, num_turns=2):
