@@ -220,10 +220,7 @@ def _number(values: Iterable[Any], name: str) -> tuple[list[tuple[int, Mapping[s
 def _read_function(source: SourceSection, seed: int, setting: str) -> SourceRows:
     function = load_function(source.path, f"{setting}.path")
     name = source_name(source)
-    known = inspect.signature(function).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
-    offered = {"size": source.size, "seed": seed}
-    arguments = {k: v for k, v in offered.items() if takes_any or k in known} | dict(source.params)
+    arguments = accepted(function, {"size": source.size, "seed": seed}) | dict(source.params)
     try:
         with isolated_random(seed, name):
             made = function(**arguments)
@@ -233,6 +230,13 @@ def _read_function(source: SourceSection, seed: int, setting: str) -> SourceRows
         raise RecipeError(f"{setting}.path = {source.path!r}: the function raised {type(error).__name__}: {_short(error)}; "
                           f"it was called with {given} and must return rows") from error  # fmt: skip
     return SourceRows(name, source.weight, rows, bad)
+
+
+def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the keywords offered, those that the function takes."""
+    known = inspect.signature(function).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    return {key: value for key, value in offered.items() if takes_any or key in known}
 
 
 def _check_environment(source: SourceSection, setting: str, generate: Generate | None) -> None:

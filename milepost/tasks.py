@@ -7,7 +7,6 @@ by step; `demonstrations` pairs prompts with completions for the warm start.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import math
 import re
 from collections import Counter
@@ -34,6 +33,7 @@ from milepost.sources import (
     BadRow,
     Generate,
     SourceRows,
+    accepted,
     isolated_random,
     load_function,
     read_sources,
@@ -483,14 +483,12 @@ def _fill(template: str, task: Task) -> str:
 def _demonstrator(spec: str, seed: int) -> Callable[[Task], str | None]:
     """The user's function of a task's answer and columns. Its draws from `random` depend on seed and task alone."""
     function = load_function(spec, "sft.demonstrations")
-    known = inspect.signature(function).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
 
     def shown(task: Task) -> str | None:
         offered = {**task.columns, "answer": task.answer}
         try:
             with isolated_random(seed, f"demonstration/{task.key}"):
-                text = function(**{k: v for k, v in offered.items() if takes_any or k in known})
+                text = function(**accepted(function, offered))
         except Exception as error:
             raise RecipeError(
                 f"sft.demonstrations = {spec!r} raised {type(error).__name__}: {error} for task {task.key} of "

@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -95,15 +95,13 @@ def play_world(
 
 
 def _same_start(episodes: Sequence[Episode]) -> tuple[Episode, ...]:
-    """Members that never started cannot have another start; a group whose starts differ is refused by `Group`."""
-    starts = [e.start_fingerprint for e in episodes if e.start_fingerprint]
-    first = starts[0] if starts else ""
-    return tuple(e if e.start_fingerprint else _with_start(e, first) for e in episodes)
-
-
-def _with_start(episode: Episode, start: str) -> Episode:
-    return Episode(episode.id, episode.group_id, episode.turns, episode.stop, facts=episode.facts,
-                   start_fingerprint=start, seconds=episode.seconds)  # fmt: skip
+    """Members that never started count as started alike. Where starts differ nothing can be compared: the group is refused,
+    each of its episodes a fault, which is in no statistic."""
+    starts = {e.start_fingerprint for e in episodes if e.start_fingerprint}
+    if len(starts) > 1:
+        refused = StopReason(StopKind.FAULT, "start")
+        return tuple(replace(e, stop=refused, start_fingerprint="") for e in episodes)
+    return tuple(replace(e, start_fingerprint="".join(starts)) for e in episodes)
 
 
 def demonstrate(tasks: Sequence[Task], script: Script, codec: Codec, world: World) -> list[Episode]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -220,7 +221,7 @@ def test_faults_cost_one_episode_and_are_no_failures(policy):
     """case E1, E2: a crash is played anew, then excluded; the others go on."""
     plan = ["ok", "ok", "raise", "ok"]
     tasks = [odd_task("ok", "ok", key="good"), odd_task(*plan, key="bad")]
-    groups, _ = play(policy, tasks, replace(ODD), max_turns=9, max_invalid=99, max_new=300, retries=1)
+    groups, _ = play(policy, tasks, ODD, max_turns=9, max_invalid=99, max_new=300, retries=1)
     assert all(e.stop.kind is not StopKind.FAULT for e in groups[0].episodes)
     broken = [e for e in groups[1].episodes if e.stop.kind is StopKind.FAULT]
     assert broken
@@ -228,3 +229,21 @@ def test_faults_cost_one_episode_and_are_no_failures(policy):
         assert episode.stop == StopReason(StopKind.FAULT, "crash")
         assert episode.id.attempt == 1
         assert "the tool broke" in episode.facts["fault"]
+
+
+class Moody(Letters):
+    """Starts otherwise each time, whatever the seed: nothing that its members did can be compared."""
+
+    moods = count()
+
+    def state(self):
+        return {**super().state(), "mood": self.mood}
+
+    def reset(self, task, seed):
+        self.mood = next(self.moods)
+        return super().reset(task, seed)
+
+
+def test_a_group_whose_members_start_differently_is_refused_and_the_others_go_on(policy):
+    groups, _ = play(policy, [task(prompt="abc"), task(prompt="ba")], replace(SPEC, make=Moody), max_turns=2)
+    assert stops(groups) == {StopReason(StopKind.FAULT, "start"): 4}
