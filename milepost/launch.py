@@ -21,8 +21,9 @@ from milepost.envs.find import find_env
 from milepost.formula import describe
 from milepost.hosts import Hosts
 from milepost.models import Policy, load_model, load_tokenizer
+from milepost.policy import made_policy
 from milepost.progress import say
-from milepost.recipe import Recipe
+from milepost.recipe import ModelSection, NewPolicySection, Recipe
 from milepost.render import check_format, completion_ids, decode, length, observation_ids, prompt_ids
 from milepost.reward import Grader
 from milepost.reward_spec import EnvGrader
@@ -56,7 +57,8 @@ def open_session(
             check_version(existing, spec)
         grader = EnvGrader.of(recipe, spec) if spec else stack.enter_context(Grader(recipe.reward))
         # The tokenizer is fetched when the first row is ready to be counted: unreadable rows are told before.
-        tokenizer = lru_cache(maxsize=1)(lambda: load_tokenizer(recipe.model))
+        model = model_of(recipe)
+        tokenizer = lru_cache(maxsize=1)(lambda: load_tokenizer(model))
         tasks = load_tasks(
             recipe.tasks, recipe.seed, rows=rows, check=grader.check_gold if isinstance(grader, Grader) else None,
             generate=spec.generate if spec else None,
@@ -67,7 +69,7 @@ def open_session(
         check_plan(tasks, recipe, stages, tokenizer(), spec)
         # A judge that does not work is told now, and not when the model is loaded and has sampled.
         grader.try_out(tasks.train[0])
-        policy = load_model(recipe.model)
+        policy = load_model(model)
         tell(f"{policy.name}: {policy.num_parameters / 1e6:.1f} M parameters, {policy.precision}; "
              f"{check_format(policy.tokenizer, recipe.tasks)}")  # fmt: skip
         check_context(tasks, policy, recipe)
@@ -81,6 +83,14 @@ def open_session(
         tell(f"run directory: {run.path}")
         with closing(run):
             yield session
+
+
+def model_of(recipe: Recipe) -> ModelSection:
+    """Where the model is: `model.path`, or the policy that `[model.new]` describes, made if it is not there."""
+    section = recipe.model
+    if not section.new.size:
+        return section
+    return section.model_copy(update={"path": str(made_policy(section.new)), "new": NewPolicySection()})
 
 
 def check_version(run: Run, spec: EnvSpec) -> None:

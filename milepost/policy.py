@@ -7,18 +7,21 @@ when a prompt is rendered, never a silent <unk>. Prompts are plain text; <end> e
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+import transformers
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from milepost.embedded import quiet
+from milepost.embedded import cache_root, quiet
 from milepost.models import writing
-from milepost.recipe import MAX_INTEGER
+from milepost.recipe import MAX_INTEGER, NewPolicySection
+from milepost.sources import load_named
 from milepost.types import RecipeError
 
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
@@ -82,6 +85,28 @@ def new_policy(
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def made_policy(section: NewPolicySection) -> Path:
+    """The policy that `[model.new]` describes: made on first use, in a folder of the cache that is named by what it is.
+
+    Raises RecipeError.
+    """
+    texts = load_named(section.texts, "model.new.texts", "text", _is_text, _is_text) if section.texts else None
+    texts = [texts] if isinstance(texts, str) else texts
+    pieces = vocabulary(texts, None, section.tokens)
+    shape = shape_of(section.size, section.layers or None, section.width or None, section.heads or None)
+    what = repr((astuple(shape), pieces, section.tokens, section.context, section.seed, transformers.__version__))
+    folder = cache_root() / f"{section.size}-{hashlib.blake2b(what.encode(), digest_size=6).hexdigest()}"
+    if not folder.exists():
+        new_policy(folder, texts=texts, tokens=section.tokens, size=section.size, layers=section.layers or None,
+                   width=section.width or None, heads=section.heads or None, context=section.context,
+                   seed=section.seed)  # fmt: skip
+    return folder
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, (str, list, tuple)) and bool(value) and all(isinstance(text, str) for text in value)
 
 
 def shape_of(size: str, layers: int | None, width: int | None, heads: int | None) -> Shape:

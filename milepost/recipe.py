@@ -52,6 +52,28 @@ class Section(BaseModel):
         return value
 
 
+class NewPolicySection(Section):
+    """A small random policy in place of `model.path`; see `milepost policy new`."""
+
+    size: Literal["", "tiny", "small", "medium", "large"] = setting("", "0.5, 1, 4 or 15 M weights; empty: off")
+    layers: int = setting(0, "0: the size's own", ge=0)
+    width: int = setting(0, "0: the size's own", ge=0)
+    heads: int = setting(0, "0: the size's own", ge=0)
+    texts: str = setting("", "module:NAME of a text (or texts) that holds the whole vocabulary; empty: printable ASCII")
+    tokens: Literal["characters", "words"] = setting("characters", "words of `texts` with digits singly, or characters")
+    context: int = setting(2048, "longest sequence", ge=16)
+    seed: int = setting(0, "of the weights", ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> NewPolicySection:
+        changed = [key for key, field in type(self).model_fields.items() if getattr(self, key) != field.default]
+        if self.size == "" and changed:
+            raise ValueError(f'model.new.{changed[0]} does nothing without model.new.size; set it to "tiny" or remove both')
+        if self.tokens == "words" and not self.texts:
+            raise ValueError('model.new.tokens = "words" needs model.new.texts to take them from; "characters" does not')
+        return self
+
+
 class ModelSection(Section):
     path: str = setting("smollm2-135m", "the embedded default; any Hugging Face name or folder of a causal LM works")
     precision: Literal["auto", "float32", "bfloat16"] = setting(
@@ -60,6 +82,15 @@ class ModelSection(Section):
         "auto: bfloat16 from 20 M parameters on where the hardware multiplies it natively, else float32",
     )
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "cuda when there is one, else cpu")
+    new: NewPolicySection = Field(default_factory=NewPolicySection)
+
+    @model_validator(mode="after")
+    def _check(self) -> ModelSection:
+        if self.new.size and self.path != type(self).model_fields["path"].default:
+            raise ValueError(
+                f"model.path = {self.path!r} and model.new.size = {self.new.size!r} name two models; remove one of them"
+            )
+        return self
 
 
 class SourceSection(Section):

@@ -14,7 +14,7 @@ LAYERS = [
     ["types"],
     ["env", "tools", "unsafe_rewards", "recipe", "length_terms", "streams", "families", "sources", "shape", "scripted",
      "tasks", "worker_main", "scorers", "workers", "reward_checks", "reward", "reward_spec", "credit", "forest", "loss",
-     "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze"],
+     "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze", "envs.hasty"],
     ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],
     ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary",
      "health.order_played", "health.order"],

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.models import load_model
-from milepost.policy import CHARSET, SIZES, make_tokenizer, new_policy, vocabulary
-from milepost.recipe import ModelSection, TasksSection
+from milepost.policy import CHARSET, SIZES, made_policy, make_tokenizer, new_policy, vocabulary
+from milepost.recipe import ModelSection, TasksSection, make_recipe
 from milepost.render import completion_ids, decode, prompt_ids
 from milepost.types import DataError, RecipeError
 
@@ -116,3 +116,38 @@ def test_an_existing_folder_is_never_overwritten(tmp_path):
     (tmp_path / "p").mkdir()
     with pytest.raises(RecipeError, match="exists already"):
         new_policy(tmp_path / "p")
+
+
+def test_a_recipe_names_its_own_new_policy(tmp_path, monkeypatch):
+    monkeypatch.setenv("MILEPOST_CACHE", str(tmp_path))
+    new = {"size": "tiny", "layers": 1, "width": 16, "heads": 2, "texts": "milepost.envs.desk:WORDS", "tokens": "words"}
+    section = make_recipe({"model": {"new": new}}).model.new
+    folder = made_policy(section)
+    assert folder.parent == tmp_path
+    tokenizer = load_model(ModelSection(path=str(folder))).tokenizer
+    assert len(tokenizer.encode("refund(17)")) == 5  # refund ( 1 7 )
+    assert tokenizer.unk_token_id not in tokenizer.encode("refund(17)")
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    assert made_policy(section) == folder  # found again, not made again
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    assert made_policy(section.model_copy(update={"seed": 1})) != folder
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ({"new": {"layers": 2}}, "model.new.layers does nothing without model.new.size"),
+        ({"new": {"size": "tiny"}, "path": "mine"}, "model.path = 'mine' and model.new.size = 'tiny' name two models"),
+        ({"new": {"size": "tiny", "tokens": "words"}}, 'model.new.tokens = "words" needs model.new.texts'),
+    ],
+)
+def test_a_new_policy_beside_other_settings_is_told(model, sentence):
+    with pytest.raises(RecipeError) as error:
+        make_recipe({"model": model})
+    assert sentence in str(error.value)
+
+
+def test_texts_that_are_none_are_told():
+    section = make_recipe({"model": {"new": {"size": "tiny", "texts": "milepost.envs.desk:NOWHERE"}}}).model.new
+    with pytest.raises(RecipeError, match=r"model\.new\.texts = .* has no text 'NOWHERE'"):
+        made_policy(section)

@@ -184,4 +184,5 @@ def evaluate_recipe(recipe: Recipe, split: str = "validation", *, rows: Sequence
     named = recipe.model_copy(update={"name": f"{recipe.name}-eval"})
     with open_session(named, rows=rows, quiet=True, stages=()) as session:
         report = session.evaluate(split, 0, stage="base", greedy=True)
-        return Evaluation(recipe.model.path, session.run.path, report)
+        model = session.policy.name if recipe.model.new.size else recipe.model.path
+        return Evaluation(model, session.run.path, report)

@@ -1,0 +1,68 @@
+"""Demonstrators who know their tools and the way, and often slip: the warm starts of the recipes that ship. Torch-free.
+
+A warm start copies the slips with the rest; only the outcome tells them apart, so what GRPO adds can be measured. Names
+for `sft.demonstrations`: "milepost.envs.hasty:calc", ":desk", ":desk_long". Slips depend on the task's key alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from milepost.env import Environment
+from milepost.envs.calc import ANSWER, CALC
+from milepost.envs.desk import BY_NAME
+from milepost.streams import generator
+from milepost.tools import render_call
+from milepost.types import Task
+
+CALC_SLIPS = 0.35
+"""Chance of a slip at each operation."""
+
+
+def calc(task: Task, env: Environment) -> Iterator[str]:
+    """One call for each operation; at a slip adds what should be subtracted or the like, or answers too soon."""
+    rng = generator(0, f"hasty/calc/{task.key}")
+    numbers, ops = task.columns["numbers"], task.columns["ops"]
+    value = numbers[0]
+    for op, number in zip(ops, numbers[1:]):
+        slip = rng.random() < CALC_SLIPS
+        if slip and rng.random() < 0.5 and value != numbers[0]:
+            break
+        used = "*+-"["*+-".index(op) - 1] if slip else op
+        yield render_call("calc", {"expression": f"{value}{used}{number}"}, tool=CALC)
+        value = value * number if used == "*" else value + number if used == "+" else value - number
+    yield render_call("answer", {"value": value}, tool=ANSWER)
+
+
+DESK_SLIPS, DESK_LONG_SLIPS = 0.3, 0.05
+"""Chance of a slip at each change of a record: about half of the episodes fail, at 3 to 6 steps and at 15 to 40."""
+_CHANGES = ("create", "update", "refund", "close", "delete")
+
+
+def desk(task: Task, env: Environment) -> Iterator[str]:
+    """The plan; at a slip, a change is forgotten, or made to another record than the right one."""
+    return _desk(task, DESK_SLIPS)
+
+
+def desk_long(task: Task, env: Environment) -> Iterator[str]:
+    """The same with fewer slips, for plans with many changes."""
+    return _desk(task, DESK_LONG_SLIPS)
+
+
+def _desk(task: Task, slips: float) -> Iterator[str]:
+    rng = generator(0, f"hasty/desk/{task.key}")
+    for name, arguments in task.columns["plan"]:
+        if name in _CHANGES and rng.random() < slips:
+            if rng.random() < 0.5:
+                continue
+            arguments = _other_record(task, name, arguments, rng.random())
+        yield render_call(name, arguments, tool=BY_NAME[name])
+
+
+def _other_record(task: Task, name: str, arguments: dict[str, Any], draw: float) -> dict[str, Any]:
+    """The same call for another record of the same table."""
+    key = next(iter(BY_NAME[name].parameters))
+    rows = next(rows for rows in task.columns["records"].values() if str(arguments[key]) in rows)
+    others = [int(number) for number in rows if int(number) != arguments[key]] or [arguments[key]]
+    return {**arguments, key: others[int(draw * len(others))]}
