@@ -16,6 +16,8 @@ from milepost.types import RecipeError
 TASKS_FILE = "tasks.jsonl"
 NUM_EXAMPLES = 600
 LISTS = ("tasks.sources", "reward.functions")
+UNSHOWN = ("reward.costs", "reward.turn_scorers")
+"""Lists that are empty by default: their own line says what an entry looks like, whose first key has no default."""
 
 # The settings that a person decides on for every run; all others stand as comments with their defaults.
 CHOSEN = {
@@ -34,6 +36,7 @@ CHOSEN = {
 
 NOTES = {
     "model": "What is trained.",
+    "model.new": "A small policy of random weights, made for this run, instead of a pretrained one.",
     "tasks": "What it is trained on: rows with a prompt, an answer the policy never sees, and any other columns.",
     "tasks.sources": "One table for each source. A line of the file: {\"prompt\": \"17 + 5 =\", \"answer\": \"22\"}",
     "reward": "What is a success. See docs/rewards.md.",
@@ -99,7 +102,7 @@ def recipe_text(path: Path, tasks: Path) -> str:
     sections: dict[str, list[str]] = {}
     for row in defaults_table():
         section, _, key = row["key"].rpartition(".")
-        if row["key"] not in LISTS and section != "reward.costs":  # an empty list, whose tables have a key without default
+        if row["key"] not in LISTS and section not in UNSHOWN:
             sections.setdefault(section, []).append(_setting(row, key, chosen.get(row["key"])))
     blocks = [HEADER.format(name=path.as_posix()), "\n".join(sections.pop(""))]
     order = list(sections)

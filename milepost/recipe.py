@@ -146,6 +146,27 @@ class CostSection(Section):
         return self
 
 
+class TurnScorerSection(Section):
+    name: str = setting(..., "module:function or file.py:function; it sees one turn and says 0 to 1, or None: cannot tell")
+    weight: float = setting(0.05, "what a turn that is scored 1 earns; 0: only measured", ge=0)
+    cap: float = setting(0.2, "the most that all turns of an episode earn by it", gt=0)
+    params: dict[str, Any] = setting({}, "passed to the function")
+    label: str = setting("", "name of the part in metrics; empty: the function's name")
+
+    @model_validator(mode="after")
+    def _check(self) -> TurnScorerSection:
+        if not self.weight and self.cap != type(self).model_fields["cap"].default:
+            raise ValueError(
+                f"reward.turn_scorers {self.resolved_label}: cap = {self.cap:g} does nothing while weight = 0, which pays "
+                "nothing; remove it, or use a weight above 0 such as 0.05"
+            )
+        return self
+
+    @property
+    def resolved_label(self) -> str:
+        return self.label or self.name.rpartition(":")[2]
+
+
 class LengthSection(Section):
     form: Literal["none", "kimi", "gr3", "l1_max", "overlong"] = setting(
         "none",
@@ -215,8 +236,17 @@ class RewardSection(Section):
         "bonus",
         'added to the reward, or γΦ′ − Φ per turn, which leaves the optimum as it is and needs credit.rule = "turn"',
     )
+    potential: float = setting(
+        0.0,
+        "environments: weight of the environment's own potential Φ, 0 to 1; each turn also gets weight · (γΦ′ − Φ), which "
+        'leaves the optimum as it is and needs credit.rule = "turn"',
+        ge=0,
+    )
     costs: list[CostSection] = setting(
         [], 'environments: what an episode uses up, such as {name = "calls", free = 4, weight = 0.01, cap = 0.1}'
+    )
+    turn_scorers: list[TurnScorerSection] = setting(
+        [], 'environments: what judges each turn, such as {name = "my_judge.py:judge", weight = 0.05, cap = 0.2}'
     )
     combine: Literal["sum", "gdpo"] = setting(
         "sum", "sum: by weight. gdpo: each part z-scored within its group, then weighted, then scaled over the batch"
@@ -244,6 +274,9 @@ class RewardSection(Section):
                                  "remove it, or name milestones of the environment")  # fmt: skip
         if twice := [name for name, count in Counter(cost.name for cost in self.costs).items() if count > 1]:
             raise ValueError(f"reward.costs: two of them are called {twice[0]!r}; one each")
+        labels = Counter(scorer.resolved_label for scorer in self.turn_scorers)
+        if twice := [label for label, count in labels.items() if count > 1]:
+            raise ValueError(f"reward.turn_scorers: two of them are called {twice[0]!r}; give one of them another `label`")
         return self
 
 
@@ -552,6 +585,10 @@ class Recipe(Section):
                 f'reward.functions does nothing while env.name = "{self.env.name}", whose own goal judges; remove it, and '
                 "say what else counts with reward.milestones and reward.costs"
             )
+        if not self.env.name and (self.reward.turn_scorers or self.reward.potential):
+            key = "reward.turn_scorers" if self.reward.turn_scorers else f"reward.potential = {self.reward.potential:g}"
+            raise ValueError(f'{key} does nothing while env.name is empty: single answers have no turns to tell apart; '
+                             'remove it, or name an environment, for example env.name = "maze"')  # fmt: skip
         if not self.env.name and any(source.kind == "environment" for source in self.tasks.sources):
             raise ValueError('tasks.sources: kind = "environment" needs env.name, for example "calc"')
         names = [s.name or s.path for s in self.tasks.sources]
@@ -571,10 +608,11 @@ class Recipe(Section):
 def _check_credit_of_reward(recipe: Recipe) -> None:
     """Refuses rewards that the credit rule would drop, and credit settings that GDPO would drop."""
     reward, credit = recipe.reward, recipe.credit
-    if reward.milestone_form == "potential" and credit.rule != "turn":
+    if (reward.milestone_form == "potential" or reward.potential) and credit.rule != "turn":
+        instead = 'reward.milestone_form = "bonus"' if reward.milestone_form == "potential" else "reward.potential = 0"
         raise ValueError(
             f"potential shaping with `{credit.rule}` credit has no effect: Φ is 0 at every end, so that it adds the same "
-            'to each member of a group; set credit.rule = "turn", or reward.milestone_form = "bonus"'
+            f'to each member of a group; set credit.rule = "turn", or {instead}'
         )
     if reward.combine != "gdpo":
         return

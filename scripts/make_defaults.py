@@ -11,6 +11,7 @@ from pathlib import Path
 from milepost.learner import LR_BY_SIZE
 from milepost.recipe import PRESETS, defaults_table
 
+LISTS = ("tasks.sources", "reward.functions", "reward.costs", "reward.turn_scorers")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "defaults.md"
 
 HEAD = """\
@@ -28,10 +29,10 @@ def page() -> str:
     rows: dict[str, list[dict[str, str]]] = {}
     for row in defaults_table():
         section = row["key"].rpartition(".")[0]
-        if row["key"] not in ("tasks.sources", "reward.functions", "reward.costs"):
+        if row["key"] not in LISTS:
             rows.setdefault(section, []).append(row)
+    heading = {"": "The run"} | {name: f"[[{name}]]" for name in LISTS}
     for section, settings in rows.items():
-        heading = {"": "The run"} | {name: f"[[{name}]]" for name in ("tasks.sources", "reward.functions", "reward.costs")}
         blocks.append(f"## {heading.get(section, f'[{section}]')}\n\n{_table(settings)}\n")
     blocks += [_learning_rates(), _presets()]
     return "\n".join(blocks)
