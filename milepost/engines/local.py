@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -78,7 +78,7 @@ class LocalEngine:
         self._ways: dict[str, bool | None] = dict.fromkeys(ways)
         """Way → proved (True), refuted (False), not tried yet (None)."""
         self._model_facts: ModelFacts | None = None
-        self._talks: bool | None = None
+        self._talks: str | None = None
         """Whether conversations keep their memory between turns: proved, refuted, not tried yet."""
 
     # --- the Sampler protocol -----------------------------------------------------------------------------------
@@ -129,22 +129,30 @@ class LocalEngine:
                 return PlainConversation(self, settings)
             if self._talks is None:
                 self._talks = self._prove_talk(way, first)
-        return Conversation(self, settings, way) if self._talks else PlainConversation(self, settings)
+        if not self._talks:
+            return PlainConversation(self, settings)
+        return Conversation(self, settings, way, together=self._talks == "together")
 
-    def _prove_talk(self, way: str, first: np.ndarray) -> bool:
-        counters, self.counters = self.counters, WorkCounters()
-        try:
-            gap = talk.prove(self, way, first)
-        finally:
-            self.counters = counters
+    def _prove_talk(self, way: str, first: np.ndarray) -> Literal["together", "alone", ""]:
+        """How histories are extended: several at once, each by itself, or not at all ("")."""
         exact = self.model.dtype in (torch.float32, torch.float64)
         limit = _PROOF_GAP if exact else _PROOF_GAP_TALK_HALF
+        counters, self.counters = self.counters, WorkCounters()
+        try:
+            try:
+                if self._facts().takes_positions and talk.prove(self, way, first, together=True) <= limit:
+                    return "together"
+            except Exception as error:  # whatever an architecture raises that does not take a mask of its own
+                log.info("engine: %s extends histories one by one: %s", type(self.model).__name__, error)
+            gap = talk.prove(self, way, first, together=False)
+        finally:
+            self.counters = counters
         if gap > limit:
             log.warning(
                 "engine: memory between turns is switched off for %s: its log-probs are off by %.2g nats, more than %g",
                 type(self.model).__name__, gap, limit,
             )  # fmt: skip
-        return gap <= limit
+        return "alone" if gap <= limit else ""
 
     def load(self, version: int) -> None:
         """The module's parameters are now those of `version`. Nothing derived from weights is kept between calls."""
@@ -311,14 +319,18 @@ class LocalEngine:
         self.counters.prefill_seconds += time.perf_counter() - began
         return logits, cache
 
-    def forward(self, ids_BT: torch.Tensor, positions_BT: torch.Tensor, cache: Any) -> torch.Tensor:
-        """Logits [B, V] after the last of the given tokens."""
+    def forward(
+        self, ids_BT: torch.Tensor, positions_BT: torch.Tensor, cache: Any, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Logits [B, V] after the last of the given tokens. `mask` [B, 1, T, all]: added to the scores."""
         facts = self._facts()
         arguments: dict[str, Any] = {"input_ids": ids_BT, facts.cache_name: cache, "use_cache": True}
         if facts.takes_positions:
             arguments["position_ids"] = positions_BT
         if facts.keeps_last:
             arguments["logits_to_keep"] = 1
+        if mask is not None:
+            arguments["attention_mask"] = mask
         return self.model(**arguments).logits[:, -1]
 
 

@@ -4,7 +4,7 @@ A turn feeds only what is new since the last one (the last sampled token and the
 prefilled grow linearly in turns. Members of a group share the keys and values of their first prompt. Rows that wait for
 their environment keep their memory and cost nothing.
 
-    talk.submit(request)      the row joins at the next step
+    talk.submit(request)      the row joins at one of the next steps
     talk.step()               one token for every row; → the requests that are finished
     talk.release(episode)     its memory may be reused
 
@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from transformers import DynamicCache
 
 from milepost.engines import forked, lean
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_ROWS, _FIRST_SUFFIX = 16, 64
+_PAST_TOKENS = 8192
+"""Padded tokens of history that one extending forward may copy together."""
+_WASTE = 32
+"""Tokens of padding that are cheaper than one forward more."""
 _PROOF_CONTEXT = 24
 
 
@@ -97,13 +102,25 @@ class RaggedMemory(ForkedMemory):
             result.append((k, v))
         return result
 
+    def pasts(self, rows: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Per layer, the keys and values [n, K, L, D] of all that the rows have seen, zeros behind what is shorter."""
+        if len(rows) == 1:
+            return self.past(rows[0])
+        each = [self.past(row) for row in rows]
+        longest = max(past[0][0].shape[2] for past in each)
+        return [
+            (torch.stack([F.pad(past[at][0][0], (0, 0, 0, longest - past[at][0].shape[2])) for past in each]),
+             torch.stack([F.pad(past[at][1][0], (0, 0, 0, longest - past[at][1].shape[2])) for past in each]))
+            for at in range(len(self.layers))
+        ]  # fmt: skip
+
     def extend(self, row: int, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-        """Appends per-layer keys/values [1, K, m, D] to a row."""
-        at, m = int(self.suffix_B[row]), keys[0].shape[2]
+        """Appends per-layer keys/values [K, m, D] to a row."""
+        at, m = int(self.suffix_B[row]), keys[0].shape[1]
         for layer, k, v in zip(self.layers, keys, values, strict=True):
-            self._reserve(layer, k, len(self.prompt_B), at + m)
-            layer.suffix_k[row, :, at : at + m] = k[0]  # type: ignore[index]
-            layer.suffix_v[row, :, at : at + m] = v[0]  # type: ignore[index]
+            self._reserve(layer, k[None], len(self.prompt_B), at + m)
+            layer.suffix_k[row, :, at : at + m] = k  # type: ignore[index]
+            layer.suffix_v[row, :, at : at + m] = v  # type: ignore[index]
         self.suffix_B[row] += m
 
     def swap(self, a: int, b: int) -> None:
@@ -197,14 +214,19 @@ class _Running:
 class Conversation:
     """Turns of many episodes over one `RaggedMemory`. A context manager: the model is in inference mode inside."""
 
-    def __init__(self, engine: LocalEngine, settings: SamplingSettings, way: str) -> None:
-        self.engine, self.settings, self.way = engine, settings, way
+    def __init__(self, engine: LocalEngine, settings: SamplingSettings, way: str, *, together: bool = True) -> None:
+        """`together`: what is new of several rows is run in one padded forward, which not every model takes."""
+        self.engine, self.settings, self.way, self.together = engine, settings, way, together
         self.memory = RaggedMemory(engine._device)
         self.eos = np.array(sorted(engine.eos_ids), np.int64)
         self.episodes: dict[EpisodeId, _Episode] = {}
         self.owners: list[EpisodeId | None] = []
         """Of every row; None: the row is free."""
         self.running: list[_Running] = []
+        self.waiting: list[SampleRequest] = []
+        """Turns whose histories are still to be extended."""
+        self.waited = 0.0
+        """Steps by which waiting has delayed the whole so far."""
         self.logits: torch.Tensor | None = None
         """[A, V]: of the next token of every active row."""
         self.prompts: dict[bytes, int] = {}
@@ -225,21 +247,30 @@ class Conversation:
 
     @property
     def num_active(self) -> int:
-        return len(self.running)
+        return len(self.running) + len(self.waiting)
+
+    def _is_sampled(self, episode: EpisodeId) -> bool:
+        row = self.episodes[episode].row
+        return row < len(self.running) or any(request.episode == episode for request in self.waiting)
 
     # --- joining ------------------------------------------------------------------------------------------------
 
     def submit(self, request: SampleRequest) -> None:
-        """The row joins with the next step. What the memory already holds of `request.ids` is not computed again."""
-        limit = self.engine._limit(request, self.engine._facts())
+        """The row joins at one of the next steps. What the memory already holds of `request.ids` is not computed again."""
+        self.engine._limit(request, self.engine._facts())
         known = self.episodes.get(request.episode)
-        if known is not None and known.row < self.num_active:
+        if known is not None and self._is_sampled(request.episode):
             raise ValueError(f"episode {request.episode} is being sampled already")
-        if known is not None and not _continues(known.ids, request.ids):
+        if known is not None and _continues(known.ids, request.ids):
+            self.waiting.append(request)
+            return
+        if known is not None:
             self.release(request.episode)  # its history was rewritten: a new segment
-            known = None
-        logits = self._begin(request) if known is None else self._extend(known, request.ids)
-        self._activate(self.episodes[request.episode])
+        self._run(request, self._begin(request))
+
+    def _run(self, request: SampleRequest, logits: torch.Tensor) -> None:
+        self._swap(self.episodes[request.episode].row, len(self.running))
+        limit = self.engine._limit(request, self.engine._facts())
         noise = np.zeros(limit) if self.settings.is_greedy else uniforms(
             self.engine.seed, request.episode, request.turn, limit)  # fmt: skip
         self.running.append(_Running(request, noise, [], []))
@@ -266,27 +297,77 @@ class Conversation:
         self.episodes[request.episode] = _Episode(row, prompt, request.ids)
         return self.first_logits[prompt]
 
-    def _extend(self, known: _Episode, ids: np.ndarray) -> torch.Tensor:
-        """Runs what is new of one row by itself, so that its bits do not depend on who else is there."""
-        began, counters = time.perf_counter(), self.engine.counters
-        new, start = ids[len(known.ids) :], len(known.ids)
+    def _join(self) -> None:
+        """Extends the histories that wait, once that their waiting has cost as much as the forward it saved.
+
+        A forward costs about as much as a decoding step that feeds nothing; a row that waits for one step delays the
+        whole by its share of the rows.
+        """
+        self.waited += len(self.waiting) / len(self.episodes)
+        if not self.waiting or (self.running and self.waited < 1):
+            return
+        requests, self.waiting, self.waited = self.waiting, [], 0.0
+        logits: dict[EpisodeId, torch.Tensor] = {}
+        for batch in self._batches(requests):
+            for request, row in zip(batch, self._extend(batch)):
+                logits[request.episode] = row[None]
+        for request in requests:
+            self._run(request, logits[request.episode])
+
+    def _batches(self, requests: Sequence[SampleRequest]) -> Iterator[list[SampleRequest]]:
+        """Histories with about as many new tokens each."""
+        new = {r.episode: len(r.ids) - len(self.episodes[r.episode].ids) for r in requests}
+        batch: list[SampleRequest] = []
+        waste = 0
+        for request in sorted(requests, key=lambda r: new[r.episode]):
+            more = (new[request.episode] - new[batch[-1].episode]) * len(batch) if batch else 0
+            past = (len(batch) + 1) * max(len(r.ids) for r in [*batch, request])
+            if batch and (waste + more > _WASTE or past > _PAST_TOKENS or not self.together):
+                yield batch
+                batch, more, waste = [], 0, 0
+            batch.append(request)
+            waste += more
+        yield batch
+
+    def _extend(self, requests: Sequence[SampleRequest]) -> torch.Tensor:
+        """Runs what is new of these histories. → logits [n, V] after the last token of each.
+
+        New tokens stand at the right end of their row, so that the last ones are in one column.
+        """
+        began, device = time.perf_counter(), self.engine._device
+        known = [self.episodes[request.episode] for request in requests]
+        start, whole = (np.array([len(x.ids) for x in items]) for items in (known, requests))
+        count, width = whole - start, int((whole - start).max())
+        pasts = self.memory.pasts([episode.row for episode in known])
         cache = DynamicCache(config=self.engine.model.config)
-        for layer, (k, v) in enumerate(self.memory.past(known.row)):
+        for layer, (k, v) in enumerate(pasts):
             cache.update(k, v, layer)
-        tokens = torch.from_numpy(new.astype(np.int64)).to(self.engine._device)[None]
-        logits = self.engine.forward(tokens, torch.arange(start, len(ids), device=tokens.device)[None], cache)
+        tokens = np.zeros((len(known), width), np.int64)
+        for row, request in enumerate(requests):
+            tokens[row, width - count[row] :] = request.ids[start[row] :]
+        positions = np.maximum(0, whole[:, None] - width + np.arange(width))
+        mask = _extension_mask(start, count, pasts[0][0].dtype) if len(known) > 1 else None
+        logits = self.engine.forward(
+            torch.from_numpy(tokens).to(device), torch.from_numpy(positions).to(device), cache,
+            None if mask is None else mask.to(device),
+        )  # fmt: skip
         keys, values = _layers(cache)
-        self.memory.extend(known.row, [k[:, :, start:] for k in keys], [v[:, :, start:] for v in values])
-        known.ids = ids
-        counters.linear_tokens += len(new)
-        counters.prefill_tokens += len(new)
-        counters.attention_pairs += len(new) * start + len(new) * (len(new) + 1) // 2
-        counters.head_positions += 1 if self.engine._facts().keeps_last else len(new)
-        counters.prefill_seconds += time.perf_counter() - began
+        for row, episode in enumerate(known):
+            own = [[x[row, :, x.shape[2] - int(count[row]) :] for x in pair] for pair in (keys, values)]
+            self.memory.extend(episode.row, *own)
+            episode.ids = requests[row].ids
+        self._count_extension(start, count, time.perf_counter() - began)
         return logits
 
-    def _activate(self, episode: _Episode) -> None:
-        self._swap(episode.row, self.num_active)
+    def _count_extension(self, start: np.ndarray, count: np.ndarray, seconds: float) -> None:
+        """Padding is executed work; what is prefilled is what is new."""
+        counters, width = self.engine.counters, int(count.max())
+        padded = len(count) * width
+        counters.linear_tokens += padded
+        counters.prefill_tokens += int(count.sum())
+        counters.attention_pairs += padded * int(start.max()) + len(count) * width * (width + 1) // 2
+        counters.head_positions += len(count) if self.engine._facts().keeps_last else padded
+        counters.prefill_seconds += seconds
 
     def _swap(self, a: int, b: int) -> None:
         self.memory.swap(a, b)
@@ -299,6 +380,7 @@ class Conversation:
 
     def step(self) -> list[tuple[SampleRequest, Sampled]]:
         """Draws one token for every active row, and feeds those that go on. → what is finished, in row order."""
+        self._join()
         if self.logits is None or not self.running:
             return []
         began = time.perf_counter()
@@ -352,11 +434,12 @@ class Conversation:
 
     def release(self, episode: EpisodeId) -> None:
         """The episode is over, or begins anew; its row and, after its last user, its prompt may be reused."""
-        known = self.episodes.pop(episode, None)
+        known = self.episodes.get(episode)
         if known is None:
             return
-        if known.row < self.num_active:
+        if self._is_sampled(episode):
             raise ValueError(f"episode {episode} is being sampled")
+        del self.episodes[episode]
         self.owners[known.row] = None
         self.users[known.prompt] -= 1
         if not self.users[known.prompt]:
@@ -365,14 +448,14 @@ class Conversation:
             self.memory.drop_prompt(known.prompt)
 
 
-def prove(engine: LocalEngine, way: str, ids: np.ndarray) -> float:
+def prove(engine: LocalEngine, way: str, ids: np.ndarray, *, together: bool) -> float:
     """Largest gap in nats between what a small conversation records and a full forward: three turns, ragged rows of which
     two share a prompt, and one that waits for a turn."""
     ids = ids[-_PROOF_CONTEXT:]
     prompts = (ids, ids, ids[: max(1, 2 * len(ids) // 3)])
     histories = {EpisodeId("proof", 0, way, member): prompt for member, prompt in enumerate(prompts)}
     gaps: list[float] = []
-    with Conversation(engine, SamplingSettings(), way) as talk:
+    with Conversation(engine, SamplingSettings(), way, together=together) as talk:
         for turn in range(3):
             for place, (episode, history) in enumerate(histories.items()):
                 if (turn, place) != (1, 0):  # the first one sits out the second turn
@@ -413,6 +496,18 @@ class PlainConversation:
 
     def release(self, episode: EpisodeId) -> None:
         """Nothing is kept between turns."""
+
+
+def _extension_mask(start: np.ndarray, count: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """[n, 1, m, L + m]: 0 where a new token sees a past or a new one, the least number elsewhere. start, count: of each
+    row, its past and its new tokens. A padding token sees itself, so that no row of scores is empty."""
+    width, longest = int(count.max()), int(start.max())
+    at = np.arange(width)
+    real = at >= width - count[:, None]
+    past = real[:, :, None] & (np.arange(longest) < start[:, None, None])
+    new = (at[:, None] >= at) & real[:, None, :] & real[:, :, None] | np.eye(width, dtype=bool)
+    seen = torch.from_numpy(np.concatenate([past, new], 2))[:, None]
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
 
 
 def _continues(before: np.ndarray, ids: np.ndarray) -> bool:
