@@ -168,6 +168,10 @@ class EnvSpec:
     known_bad: Mapping[str, Script] = field(default_factory=dict)
     volatile: tuple[str, ...] = ()
     """Top-level keys of the state that say nothing about where the episode is: clocks, counters, ids."""
+    summary: Callable[[Task, State, State], str] | None = None
+    """summary(task, start state, state now) → what the policy has seen and done so far, in a few plain words: what it goes
+    on from when its context is full (`env.context_rule = "summary"`). Only what it has seen or done itself: never what it
+    is still to find out, nor what is wanted of it beyond the prompt."""
     system: str = ""
     """Shown before every task: what the world is and how to act in it. Short; it is paid for in every episode."""
 

@@ -24,7 +24,7 @@ from milepost.models import Policy, load_model, load_tokenizer
 from milepost.policy import made_policy
 from milepost.progress import say
 from milepost.recipe import ModelSection, NewPolicySection, Recipe
-from milepost.render import check_format, completion_ids, decode, length, observation_ids, prompt_ids
+from milepost.render import check_format, completion_ids, decode, length, observation_ids, prompt_ids, resumed_ids
 from milepost.reward import Grader
 from milepost.reward_spec import EnvGrader
 from milepost.rollout import Codec
@@ -33,7 +33,7 @@ from milepost.stages.session import RunStopped, Session
 from milepost.store import Run, check_place
 from milepost.tasks import TaskOrder, TaskSet, demonstrations, load_tasks, some
 from milepost.types import RecipeError, Task
-from milepost.world import World
+from milepost.world import World, check_rule
 
 
 @contextmanager
@@ -53,6 +53,8 @@ def open_session(
             check_place(recipe.out, recipe.name)
         recipe = existing.recipe if existing else recipe
         spec = find_env(recipe.env.name, "env.name") if recipe.env.name else None
+        if spec:
+            check_rule(recipe.env, spec)
         if existing and spec:
             check_version(existing, spec)
         grader = EnvGrader.of(recipe, spec) if spec else stack.enter_context(Grader(recipe.reward))
@@ -177,6 +179,7 @@ def codec_of(policy: Policy, recipe: Recipe) -> Codec:
         lambda text: completion_ids(text, policy.tokenizer, recipe.tasks),
         lambda messages: prompt_ids(messages, policy.tokenizer, recipe.tasks),
         lambda messages, last: observation_ids(messages, last, policy.tokenizer, recipe.tasks),
+        lambda messages, text: resumed_ids(messages, text, policy.tokenizer, recipe.tasks),
     )
 
 

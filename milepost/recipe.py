@@ -346,8 +346,8 @@ class EnvSection(Section):
     max_episode_tokens: int = setting(0, "0: off; sampled tokens of all turns together", ge=0)
     max_context_tokens: int = setting(0, "0: the model's own; longer histories follow `context_rule`", ge=0)
     max_seconds: float = setting(0.0, "0: off; wall time of one episode", ge=0)
-    context_rule: Literal["stop", "drop_oldest"] = setting(
-        "stop", "a history that is full ends the episode, or goes on in a new segment without its oldest turns"
+    context_rule: Literal["stop", "drop_oldest", "summary"] = setting(
+        "stop", "a full history ends the episode, or goes on in a new segment: without its oldest turns, or summed up"
     )
     isolated: bool = setting(False, "each instance in a process of its own that can be killed; for code that may hang")
     step_seconds: float = setting(30.0, "deadline of one step; later is a fault, not a failure", gt=0)

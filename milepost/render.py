@@ -121,6 +121,28 @@ def observation_ids(messages: Sequence[Message], last: int, tokenizer: Any, sect
     return np.array(ids[1:] if ids and ids[0] == last == turn_end_id(tokenizer) else ids, np.int32)
 
 
+def resumed_ids(messages: Sequence[Message], text: str, tokenizer: Any, section: TasksSection) -> np.ndarray:
+    """int32 [n]: a history that begins with `messages` and a text that an environment wrote, at the end of the last message
+    if that is the user's, else in one of its own. As in observations, nothing in the text becomes a special token. Raises
+    DataError if the template does not write the user's words as they are.
+    """
+    if not uses_chat(tokenizer, section):
+        said = _ids(tokenizer, f"\n{text}", plain=True)
+        return np.concatenate([prompt_ids(messages, tokenizer, section), np.array(said, np.int32)])
+    *before, last = messages
+    mark = _MARK.format("text")
+    if last.get("role") == "user":
+        asked = [*before, {**last, "content": f"{_content(last)}\n{mark}"}]
+    else:
+        asked = [*messages, {"role": "user", "content": mark}]
+    head, found, tail = _prompt_text(asked, tokenizer, section).partition(mark)
+    if not found:
+        raise DataError("the tokenizer's chat template does not write the user's words as they are; use tasks.format = "
+                        '"text"')  # fmt: skip
+    said = _ids(tokenizer, text, plain=True)
+    return np.array([*_encode(tokenizer, head), *said, *_encode(tokenizer, tail)], np.int32)
+
+
 def decode(ids: Sequence[int] | np.ndarray, tokenizer: Any) -> str:
     """The text of sampled ids without special tokens and without any tidying of spaces."""
     return str(tokenizer.decode([int(i) for i in ids], skip_special_tokens=True, clean_up_tokenization_spaces=False))

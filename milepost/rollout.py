@@ -34,6 +34,8 @@ class Codec:
     """messages → ids of a history that begins with them"""
     observe: Callable[[Sequence[Message], int], np.ndarray]
     """(an environment's messages, the last sampled id) → the ids between an action and the next one"""
+    resume: Callable[[Sequence[Message], str], np.ndarray]
+    """(messages, a text of the environment's) → ids of a history that begins with both"""
 
 
 def play(

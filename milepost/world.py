@@ -14,24 +14,26 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import is_
 from typing import Any
 
 import numpy as np
 
 from milepost.engines.base import Sampler, SampleRequest, SamplingSettings, Talk
 from milepost.env import Action, EnvSpec, Observation, Script, State, fingerprint, state_key
+from milepost.history import History
+from milepost.host_main import Garbage
 from milepost.hosts import Fault, Host, Hosts
 from milepost.recipe import EnvSection
 from milepost.rollout import Codec
 from milepost.scripted import play_script
 from milepost.tools import parse, usage
-from milepost.types import Episode, EpisodeId, Group, Message, Sampled, StopKind, StopReason, Task, Turn
+from milepost.types import Episode, EpisodeId, Group, Message, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 
 _PATIENCE = 0.02
 """Seconds that a decoding step waits for isolated environments: short beside the step, long for a quick tool."""
 _DONE = StopReason(StopKind.TERMINATED, "ended")
-_KEEP = 0.5
-"""Share of the context that is kept when the oldest turns are dropped."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,26 @@ class World:
             parts.append(f"{usage(spec.tools, format)}.")
         system = "\n".join(part for part in parts if part)
         return [*([{"role": "system", "content": system}] if system else []), *messages]
+
+    def summary(self, task: Task, start: State, state: State) -> str:
+        """What the environment sums up. Raises Garbage where it cannot."""
+        assert self.spec.summary is not None, "check_rule comes first"
+        try:
+            text = self.spec.summary(task, start, state)
+        except Exception as error:
+            raise Garbage(f"summary raised {type(error).__name__}: {error}") from error
+        if not isinstance(text, str) or not text.strip():
+            raise Garbage(f"summary returned {text!r:.80}, not a text")
+        return text
+
+
+def check_rule(limits: EnvSection, spec: EnvSpec) -> None:
+    """Raises RecipeError where full histories are to be summed up by an environment that cannot."""
+    if limits.context_rule == "summary" and spec.summary is None:
+        raise RecipeError(
+            f'env.context_rule = "summary" needs an environment that sums up (EnvSpec.summary), and {spec.name} does not; '
+            'use "drop_oldest" or "stop"'
+        )
 
 
 def play_world(
@@ -104,10 +126,13 @@ def _same_start(episodes: Sequence[Episode]) -> tuple[Episode, ...]:
     return tuple(replace(e, start_fingerprint="".join(starts)) for e in episodes)
 
 
-def demonstrate(tasks: Sequence[Task], script: Script, codec: Codec, world: World) -> list[Episode]:
+def demonstrate(
+    tasks: Sequence[Task], script: Script, codec: Codec, world: World, *, max_new_tokens: int
+) -> list[Episode]:  # fmt: skip
     """Episodes as a policy would have played them that writes what the script does: the same contexts, the same ids.
 
-    Where the environment's own script fails, its episode is left out; another script may be as imperfect as it is.
+    Where the environment's own script fails, its episode is left out; another script may be as imperfect as it is. What
+    would not fit into the context is not shown.
     """
     episodes = []
     for index, task in enumerate(tasks):
@@ -115,19 +140,21 @@ def demonstrate(tasks: Sequence[Task], script: Script, codec: Codec, world: Worl
                              format=world.limits.tool_format,
                              seconds=world.limits.reset_seconds + world.limits.step_seconds)  # fmt: skip
         failed = not world.spec.goal.holds(task, played.start_state, played.final_state)
-        if not played.steps or (failed and script is world.spec.gold):
+        if failed and script is world.spec.gold:
             continue
-        context, new_segment = codec.prompt(world.opening(played.start.messages)), False
+        history = History(codec, world.opening, world.limits, world.context, played.start.messages)
+        room = min(max_new_tokens, world.context // 4)
         turns: list[Turn] = []
         for step in played.steps:
             ids = codec.complete(step.text)
+            if len(history.ids) + len(ids) > world.context:
+                break
             sampled = Sampled(ids, np.zeros(len(ids)), 1.0, ((0, 0),), "stop")
-            turns.append(Turn(context, sampled, text=step.text, new_segment=new_segment))
-            seen, new_segment = step.observation, step.observation.history is not None
-            context = (codec.observe(seen.messages, int(ids[-1])) if seen.history is None
-                       else codec.prompt(world.opening(seen.history)))  # fmt: skip
-        name = f"sft/{index}/{task.key}"
-        episodes.append(Episode(EpisodeId("sft", index, task.key, 0), name, tuple(turns), _DONE))
+            turns.append(Turn(history.new, sampled, text=step.text, new_segment=history.new_segment))
+            history.add(ids, step.observation, room, partial(world.summary, task, played.start_state, step.state))
+        if turns:
+            name = f"sft/{index}/{task.key}"
+            episodes.append(Episode(EpisodeId("sft", index, task.key, 0), name, tuple(turns), _DONE))
     return episodes
 
 
@@ -237,8 +264,7 @@ class _Play:
     pump: _Pump
     max_new_tokens: int
     turns: list[Turn] = field(default_factory=list)
-    said: list[tuple[Message, tuple[Message, ...]]] = field(default_factory=list)
-    """The policy's message and the environment's answer, turn by turn."""
+    num_sampled: int = 0
     num_calls: int = 0
     invalid_in_a_row: int = 0
     num_invalid: int = 0
@@ -258,18 +284,18 @@ class _Play:
         return self._episode(stop, self.start, self.state, began, fault), fault is not None and fault.retryable
 
     async def _turns(self, host: Host, began: float) -> tuple[StopReason, Fault | None]:
-        self.opening = self.world.opening(host.start.observation.messages)
-        history = context = self.codec.prompt(self.opening)
-        new_segment = False
+        world = self.world
+        history = History(self.codec, world.opening, world.limits, world.context, host.start.observation.messages)
+        room_to_act = min(self.max_new_tokens, world.context // 4)
         while True:
-            room, cut = self._room(len(history))
+            room, cut = self._room(len(history.ids))
             if room < 1:
                 return StopReason(StopKind.TRUNCATED, cut), None
             before, asked = self.state, time.perf_counter()
-            sampled = await self.pump.sample(SampleRequest(self.name, len(self.turns), history, room))
+            sampled = await self.pump.sample(SampleRequest(self.name, len(self.turns), history.ids, room))
             text = self.codec.decode(sampled.ids)
-            turn = {"context_ids": context, "sampled": sampled, "text": text, "new_segment": new_segment,
-                    "state_key": state_key(before, self.world.spec.volatile)}  # fmt: skip
+            turn = {"context_ids": history.new, "sampled": sampled, "text": text, "new_segment": history.new_segment,
+                    "state_key": state_key(before, world.spec.volatile)}  # fmt: skip
             if sampled.finish != "stop":  # a last action that was cut is not carried out
                 self._add(turn, {"state": before, "num_invalid": 0, "num_calls": 0, "cut": True}, asked)
                 return StopReason(StopKind.TRUNCATED, "tokens" if sampled.finish == "length" else sampled.finish), None
@@ -279,15 +305,19 @@ class _Play:
                 facts = {"state": before, "num_invalid": 0, "num_calls": len(action.calls), "fault": seen.kind}
                 self._add(turn, facts, asked)
                 return _fault(seen), seen
-            self.state, observation = seen.state, seen.observation
+            self.state, observation = _shared(before, seen.state), seen.observation
             self._count(action, observation)
-            self.said.append(({"role": "assistant", "content": text}, tuple(observation.messages)))
-            self._add(turn, {"state": seen.state, "num_invalid": observation.num_invalid, "num_calls": len(action.calls),
+            self._add(turn, {"state": self.state, "num_invalid": observation.num_invalid, "num_calls": len(action.calls),
                              "messages": [dict(m) for m in observation.messages],
                              "env_seconds": seen.seconds}, asked)  # fmt: skip
             if stop := self._stop(observation, began):
                 return stop, None
-            history, context, new_segment = self._next(history, sampled, observation)
+            try:
+                sum_up = partial(world.summary, self.task, self.start, self.state)
+                history.add(sampled.ids, observation, room_to_act, sum_up)
+            except Garbage as error:
+                fault = Fault("garbage", str(error), False)
+                return _fault(fault), fault
 
     def _action(self, text: str) -> Action:
         """The calls in the text, no more of them than are left: one text can hold thousands."""
@@ -304,10 +334,10 @@ class _Play:
 
     def _room(self, history: int) -> tuple[int, str]:
         """Tokens that the next action may have, and the budget that would cut it."""
-        limits, used = self.world.limits, sum(len(t.sampled.ids) for t in self.turns)
+        limits = self.world.limits
         rooms = [(self.max_new_tokens, "tokens"), (self.world.context - history, "context")]
         if limits.max_episode_tokens:
-            rooms.append((limits.max_episode_tokens - used, "tokens"))
+            rooms.append((limits.max_episode_tokens - self.num_sampled, "tokens"))
         return min(rooms)
 
     def _stop(self, observation: Observation, began: float) -> StopReason | None:
@@ -325,39 +355,15 @@ class _Play:
             return StopReason(StopKind.TRUNCATED, "turns")
         if limits.max_tool_calls and self.num_calls >= limits.max_tool_calls:
             return StopReason(StopKind.TRUNCATED, "tool_calls")
-        if limits.max_episode_tokens and sum(len(t.sampled.ids) for t in self.turns) >= limits.max_episode_tokens:
+        if limits.max_episode_tokens and self.num_sampled >= limits.max_episode_tokens:
             return StopReason(StopKind.TRUNCATED, "tokens")
         if limits.max_seconds and time.perf_counter() - began >= limits.max_seconds:
             return StopReason(StopKind.TRUNCATED, "time")
         return None
 
-    def _next(self, history: np.ndarray, sampled: Sampled, seen: Observation) -> tuple[np.ndarray, np.ndarray, bool]:
-        """→ (the whole history, what of it is new, whether a new segment starts)."""
-        if seen.history is not None:
-            self.said.clear()
-            self.opening = self.world.opening(seen.history)
-            whole = self.codec.prompt(self.opening)
-            return whole, whole, True
-        glue = self.codec.observe(seen.messages, int(sampled.ids[-1]))
-        appended = np.concatenate([history, sampled.ids, glue])
-        full = len(appended) + min(self.max_new_tokens, self.world.context // 4) > self.world.context
-        if full and self.world.limits.context_rule == "drop_oldest":
-            whole = self._shortened()
-            return whole, whole, True
-        return appended, glue, False
-
-    def _shortened(self) -> np.ndarray:
-        """The opening and as many of the latest turns as fit into a share of the context, at least the last one."""
-        for first in range(1, len(self.said) + 1):
-            kept = [message for action, answer in self.said[first:] for message in (action, *answer)]
-            whole = self.codec.prompt([*self.opening, *kept])
-            if len(whole) <= _KEEP * self.world.context or first >= len(self.said) - 1:
-                break
-        del self.said[:first]
-        return whole
-
     def _add(self, turn: dict[str, Any], facts: dict[str, Any], began: float) -> None:
         self.turns.append(Turn(**turn, facts=facts, seconds=time.perf_counter() - began))
+        self.num_sampled += len(self.turns[-1].sampled.ids)
 
     def _episode(
         self, stop: StopReason, start: State | None, final: State | None, began: float, fault: Fault | None
@@ -369,6 +375,20 @@ class _Play:
         group = f"{self.name.phase}/{self.name.step}/{self.name.task_key}"
         return Episode(self.name, group, tuple(self.turns), stop, facts=facts, seconds=time.perf_counter() - began,
                        start_fingerprint="" if start is None else fingerprint(start))  # fmt: skip
+
+
+def _shared(before: Any, after: Any) -> Any:
+    """`after`, made of the parts of `before` wherever they are equal: every turn keeps its state, and most of a world stays
+    as it is. States are never written to."""
+    if type(before) is not type(after):
+        return after
+    if isinstance(after, dict):
+        made = {key: _shared(before[key], value) if key in before else value for key, value in after.items()}
+        return before if before.keys() == made.keys() and all(before[key] is made[key] for key in made) else made
+    if isinstance(after, list):
+        items = [_shared(*pair) for pair in zip(before, after)] + after[len(before) :]
+        return before if len(before) == len(items) and all(map(is_, before, items)) else items
+    return before if repr(before) == repr(after) else after  # 0.0 is not −0.0
 
 
 def _fault(fault: Fault) -> StopReason:

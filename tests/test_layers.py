@@ -19,7 +19,7 @@ LAYERS = [
     ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary",
      "health.order_played", "health.order"],
     ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors",
-     "rollout", "host_main", "host_slots", "hosts", "world", "learner", "cost", "meter"],
+     "rollout", "history", "host_main", "host_slots", "hosts", "world", "learner", "cost", "meter"],
     ["evaluate"],
     ["stages.session", "stages.sft", "stages.grpo", "stages.pipeline", "health.preflight",
      "health.tapes", "health.leftovers", "health.contract", "health.replays", "health.env_check"],
@@ -30,11 +30,11 @@ LAYERS = [
 ]  # fmt: skip
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
 TORCH_FREE = [
-    "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "world", "hosts", "recipe",
-    "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost", "health.canary",
-    "health.order", "health.preflight", "health.env_check", "profile", "tune", "report", "rollout", "engines.base", "play",
-    "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks",
-    "envs.maze",
+    "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "history", "world", "hosts",
+    "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
+    "health.canary", "health.order", "health.preflight", "health.env_check", "profile", "tune", "report", "rollout",
+    "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
+    "envs.desk", "envs.maze_tasks", "envs.maze",
 ]  # fmt: skip
 
 

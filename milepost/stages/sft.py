@@ -67,7 +67,10 @@ def demonstrated(session: Session) -> list[Episode]:
         return as_episodes(
             session, demonstrations(recipe.sft, train, seed=recipe.seed, shape=recipe.tasks, held_out=held_out)
         )
-    return demonstrate(some(train, recipe.sft, recipe.seed), demonstrator(recipe.sft, world.spec), session.codec, world)
+    return demonstrate(
+        some(train, recipe.sft, recipe.seed), demonstrator(recipe.sft, world.spec), session.codec, world,
+        max_new_tokens=recipe.rollout.max_new_tokens,
+    )  # fmt: skip
 
 
 def as_episodes(session: Session, examples: Sequence[tuple[Task, str]]) -> list[Episode]:

@@ -1,0 +1,77 @@
+"""What stands in a policy's context: a history that is appended to, and when a new segment begins instead. Torch-free.
+
+    prompt | action 1 | answer 1 | action 2 | answer 2 …       nothing is ever rendered again, unless
+    prompt                                                     the environment rewrote the conversation;
+    prompt | action 2 | answer 2 …                             the context is full and `context_rule` drops old turns,
+    prompt, summary, answer 2                                  or has the environment sum them up.
+
+Either way the ids are recorded as the policy saw them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from milepost.env import Observation
+from milepost.recipe import EnvSection
+from milepost.rollout import Codec
+from milepost.types import Message
+
+_KEEP = 0.5
+"""Share of the context that is kept when the oldest turns are dropped: what is prefilled again stays linear in turns."""
+
+
+class History:
+    """One episode's context, turn by turn."""
+
+    ids: np.ndarray
+    """All that the next action is sampled from."""
+    new: np.ndarray
+    """What of it the last turn has not seen; all of it in a new segment."""
+    new_segment: bool = False
+
+    def __init__(
+        self, codec: Codec, opening: Callable[[Sequence[Message]], list[Message]], limits: EnvSection, context: int,
+        start: Sequence[Message],
+    ) -> None:  # fmt: skip
+        """`opening` puts how to act before the environment's first messages; `context`: most tokens of a history."""
+        self.codec, self.open, self.limits, self.context = codec, opening, limits, context
+        self._begin(start)
+
+    def _begin(self, messages: Sequence[Message]) -> None:
+        self.opening = self.open(messages)
+        self.turns: list[np.ndarray] = []
+        self.head = self.ids = self.new = self.codec.prompt(self.opening)
+
+    def add(self, ids: np.ndarray, seen: Observation, room: int = 0, summary: Callable[[], str] | None = None) -> None:
+        """The policy wrote `ids`, its end of turn included, and the environment answered. `room`: tokens that the next
+        action should find. `summary`: what the environment sums up; asked for if that is the rule and the context full."""
+        self.new_segment = seen.history is not None
+        if seen.history is not None:
+            self._begin(seen.history)
+            return
+        self.new = self.codec.observe(seen.messages, int(ids[-1]))
+        self.turns.append(np.concatenate([ids, self.new]))
+        self.ids = np.concatenate([self.ids, self.turns[-1]])
+        if len(self.ids) + room <= self.context:
+            return
+        if self.limits.context_rule == "drop_oldest":
+            kept = self._latest()
+            self._go_on(np.concatenate([self.head, *kept]), kept)
+        elif self.limits.context_rule == "summary" and summary is not None:
+            said = [summary(), *(str(message["content"]) for message in seen.messages)]
+            self._go_on(self.codec.resume(self.opening, "\n".join(said)), [])
+
+    def _go_on(self, ids: np.ndarray, turns: list[np.ndarray]) -> None:
+        """In a new segment, if that is shorter."""
+        if len(ids) < len(self.ids):
+            self.ids = self.new = ids
+            self.turns, self.new_segment = turns, True
+
+    def _latest(self) -> list[np.ndarray]:
+        """As many of the latest turns as fit into a share of the context behind the opening, at least the last one."""
+        sizes = np.cumsum([len(turn) for turn in reversed(self.turns)])
+        fit = int(np.searchsorted(sizes, _KEEP * self.context - len(self.head), side="right"))
+        return self.turns[-max(1, fit) :]
