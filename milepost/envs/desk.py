@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise, repeat
 from typing import Any
 
@@ -147,14 +147,8 @@ class Desk(ToolEnv):
         table, row = self._find(id)
         self.num_calls += 1
         self.opened.add(id)
-        if "customer" in row:
-            name = self._find(row["customer"])[1]["name"]
-            row = {"customer": f"{name} {row.pop('customer')}", **row}
-        fields = {field: value for field, value in row.items() if value != ""}
-        head = f"{_KIND[table]} {id}"
-        if self._terse:
-            return " ".join([head, *map(str, fields.values())])
-        return f"{head}: " + ", ".join(f"{field} {value}" for field, value in fields.items())
+        name = self._find(row["customer"])[1]["name"] if "customer" in row else ""
+        return _shown(table, id, row, name, self._terse)
 
     def do_create(self, customer: int, subject: str, priority: str) -> str:
         self._find(customer, "customers")
@@ -253,6 +247,17 @@ _KIND = {"customers": "customer", "orders": "order", "tickets": "ticket"}
 _SINGULAR = dict(_KIND)
 
 
+def _shown(table: str, number: int | str, row: Mapping[str, Any], name: str, terse: bool) -> str:
+    """One record as reading it shows it; `name`: its customer's."""
+    fields = {field: value for field, value in row.items() if value != ""}
+    if "customer" in fields:
+        fields = {"customer": f"{name} {fields.pop('customer')}".strip(), **fields}
+    head = f"{_KIND[table]} {number}"
+    if terse:
+        return " ".join([head, *map(str, fields.values())])
+    return f"{head}: " + ", ".join(f"{field} {value}" for field, value in fields.items())
+
+
 def _by_chance(table: str, rng: random.Random) -> dict[str, Any]:
     """What the seed decides. Phones stay below those that tasks ask for."""
     if table == "customers":
@@ -298,6 +303,31 @@ def _damage(task: Task, states: Sequence[State]) -> float:
     """Rows that came to differ in a way nobody asked for; one that is repaired and damaged again counts twice."""
     unwanted = [compare(task, states[0], state)[1] for state in states]
     return float(sum(len(after - before) for before, after in pairwise(unwanted)))
+
+
+def summed_up(task: Task, start: State, now: State) -> str:
+    """The records that were read and all that was changed, by the policy that is told. What it may never have seen is left
+    out: the name behind a ticket's number that it wrote, records that went with their customer.
+
+    read: order 17: customer Anna 12, item lamp, status late, total 48
+    updated: order 63 status refunded
+    created: ticket 100: customer 12, subject login, priority high, status open
+    """
+    said: dict[str, list[str]] = {"read": [], "updated": [], "created": [], "deleted": []}
+    customers, terse = now["tables"]["customers"], bool(task.columns.get("terse"))
+    for table, rows in now["tables"].items():
+        for number, row in rows.items():
+            before = start["tables"][table].get(number)
+            if int(number) in now["read"]:
+                name = customers[str(row["customer"])]["name"] if "customer" in row else ""
+                said["read"].append(_shown(table, number, row, name, terse))
+            if before is None:
+                said["created"].append(_shown(table, number, row, "", terse))
+            elif fields := [f"{field} {value}" for field, value in row.items() if value != before[field]]:
+                said["updated"].append(f"{_KIND[table]} {number} {', '.join(fields)}")
+        said["deleted"] += [f"{_KIND[table]} {number}" for number, row in start["tables"][table].items()
+                            if number not in rows and str(row.get("customer", "")) in ("", *customers)]  # fmt: skip
+    return "\n".join(f"{what}: {'; '.join(records)}" for what, records in said.items() if records) or "nothing updated"
 
 
 # --- scripted policies ---------------------------------------------------------------------------------------------------
@@ -396,5 +426,6 @@ SPEC = EnvSpec(
     gold=_gold,
     known_bad=KNOWN_BAD,
     volatile=("calls", "next_id"),
+    summary=summed_up,
     system=SYSTEM,
 )

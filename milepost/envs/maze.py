@@ -71,7 +71,7 @@ class Maze:
         self._begin(task)
         messages = [{"role": "user", "content": task.prompt}] if isinstance(task.prompt, str) else [*task.prompt]
         last = messages.pop()
-        return Observation((*messages, {**last, "content": f"{last['content']}\n{self._view()}"}))
+        return Observation((*messages, {**last, "content": f"{last['content']}\n{_view(self._maze, self._where)}"}))
 
     def step(self, action: Action) -> Observation:
         """Walking into a wall or a locked door costs a step; what is refused or not understood changes nothing."""
@@ -87,11 +87,11 @@ class Maze:
         self._steps += 1
         if after is None:
             self._bumps += 1
-            return Observation(_said("Locked." if words[0] in self._exits() else "Wall."))
+            return Observation(_said("Locked." if words[0] in _exits(self._maze, self._where) else "Wall."))
         self._where = after
         if self._over():
             return Observation(_said("Out."), ended=True)
-        return Observation(_said(_DONE.get(words[0]) or self._view()))
+        return Observation(_said(_DONE.get(words[0]) or _view(self._maze, self._where)))
 
     def state(self) -> State:
         return _facts(self._maze, self._where, self._steps, self._bumps)
@@ -117,22 +117,24 @@ class Maze:
     def _over(self) -> bool:
         return GOAL.holds(self._task, self._first, self.state())
 
-    def _exits(self) -> dict[str, str]:
-        """Direction → colour of the closed door there, or ""."""
-        exits = self._maze["rooms"][self._where.at]
-        return {d: "" if exits[d][1] in self._where.opened else exits[d][1] for d in STEPS if d in exits}
-
     def _refusal(self, verb: str, noun: str) -> str:
         if verb == "open":
-            return "No key for it." if self._exits().get(noun) else "No locked door there."
+            return "No key for it." if _exits(self._maze, self._where).get(noun) else "No locked door there."
         return f"No {noun} key {'here' if verb == 'take' else 'held'}."
 
-    def _view(self) -> str:
-        """At most 14 words, since no room has two doors."""
-        exits = ", ".join(f"{colour} door {d}" if colour else d for d, colour in self._exits().items())
-        here = [colour for colour, place in zip(self._maze["keys"], self._where.keys) if place == self._where.at]
-        keys = f" Key{'s' if len(here) > 1 else ''}: {', '.join(here)}." if here else ""
-        return f"Room {self._where.at}: {exits}.{keys}"
+
+def _exits(maze: Mapping[str, Any], where: Where) -> dict[str, str]:
+    """Direction → colour of the closed door there, or ""."""
+    exits = maze["rooms"][where.at]
+    return {d: "" if exits[d][1] in where.opened else exits[d][1] for d in STEPS if d in exits}
+
+
+def _view(maze: Mapping[str, Any], where: Where) -> str:
+    """At most 14 words, since no room has two doors."""
+    exits = ", ".join(f"{colour} door {d}" if colour else d for d, colour in _exits(maze, where).items())
+    here = [colour for colour, place in zip(maze["keys"], where.keys) if place == where.at]
+    keys = f" Key{'s' if len(here) > 1 else ''}: {', '.join(here)}." if here else ""
+    return f"Room {where.at}: {exits}.{keys}"
 
 
 def _facts(maze: Mapping[str, Any], where: Where, steps: int, bumps: int) -> State:
@@ -172,6 +174,14 @@ def potential(task: Task, state: State) -> float:
     maze = task.columns["maze"]
     where = where_of(maze, state)
     return -left_from(maze, where)[where] / task.columns["shortest"]
+
+
+def summed_up(task: Task, start: State, now: State) -> str:
+    """What it holds and has opened, and the room at hand: `Keys held: green. Opened: red. Room 0 2: east.`"""
+    maze = task.columns["maze"]
+    held = ", ".join(colour for colour, place in now["keys"].items() if place == HELD)
+    opened = f" Opened: {', '.join(now['opened'])}." if now["opened"] else ""
+    return f"{f'Keys held: {held}.' if held else 'No key held.'}{opened} {_view(maze, where_of(maze, now))}"
 
 
 # ---- scripted policies; the bad ones go on for three times the shortest length ---------------------------------------
@@ -245,5 +255,6 @@ SPEC = EnvSpec(
     gold=gold,
     known_bad=KNOWN_BAD,
     volatile=("steps", "bumps"),
+    summary=summed_up,
     system=SYSTEM,
 )
