@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,16 @@ def gold(task, env):
     yield "done()"
 
 
+def lit(task, start, now):
+    return f"On: {', '.join(str(i + 1) for i, on in enumerate(now['on']) if on) or 'none'}."
+
+
 SPEC = EnvSpec(
     name="lamps", version="1", make=Lamps, generate=generate, goal=Goal(right, ends=False), tools=Lamps.tools,
     milestones=(Milestone("on", lambda task, before, after: any(after["on"])), Milestone("end", right, after=("on",))),
     costs=(Cost("turns", "turn", lambda task, states: states[-1]["turns"]),),
     gold=gold, known_bad={"gives up": lambda task, env: iter(["done()"])}, volatile=("turns",),
+    summary=lit,
 )  # fmt: skip
 
 
@@ -465,6 +471,33 @@ class ShowsGold(Lamps):
     def reset(self, task, seed):
         seen = super().reset(task, seed)
         return replace(seen, messages=(*seen.messages, {"role": "user", "content": next(all_at_once(task, self))}))
+
+
+@broken("summary", "it tells its column wanted: '[", summary=lambda task, start, now: f"Wanted: {task.columns['wanted']}.")
+class SumsUpTheGoal(Lamps):
+    pass
+
+
+ASKED = count()
+
+
+@pytest.mark.parametrize(
+    ("summary", "words"),
+    [
+        (lambda task, start, now: now["no such fact"], "the summary raised KeyError: 'no such fact'"),
+        (lambda task, start, now: " ", "the summary is ' ', not a text"),
+        (lambda task, start, now: now["on"], "the summary is [False, "),
+        (lambda task, start, now: f"asked {next(ASKED)} times", "asked twice, the summary is 'asked "),
+        (lambda task, start, now: now["on"].append(True) or "on", "the summary changed what it was shown"),
+        (lambda task, start, now: f"Next: {press(task.columns['wanted'][0])}; {press(task.columns['wanted'][1])}", None),
+        (lambda task, start, now: "\n".join(all_at_once(task, None)), "it tells its gold action: 'press(lamp="),
+    ],
+)
+def test_summaries_that_cannot_be_gone_on_from_are_caught(summary, words):
+    """All by that one check; what other tasks' gold scripts write as well gives nothing away."""
+    found = verdicts(replace(SPEC, summary=summary, gold=all_at_once))
+    assert list(found) == ([] if words is None else ["summary"]), found
+    assert words is None or words in found["summary"]
 
 
 @pytest.mark.parametrize("name", list(BROKEN))

@@ -5,16 +5,14 @@ A check returns a sentence for people, or raises Failed with the counter-example
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any
 
-from milepost.env import EnvSpec, Milestone, Script, State, canonical
+from milepost.env import EnvSpec, Milestone, Script, State
 from milepost.health.tapes import Limits, Tape, at_random, changed, claim, difference, empty, junk, loop, record
 from milepost.host_main import Garbage, plain_copy
 from milepost.types import MilepostError, Task
@@ -335,45 +333,3 @@ def known_bad_check(bench: Bench) -> str:
     for name in names:
         _never_succeeds(bench, name)
     return f"none of {', '.join(bench.spec.known_bad)} solves a task"
-
-
-# --- what the policy is shown -----------------------------------------------------------------------------------------
-
-
-def leak_check(bench: Bench) -> str:
-    """What the policy is shown first, against what it must find: answer, columns, what only this gold script writes.
-
-    What other tasks' first messages show as well, such as the choices of a question, gives nothing away.
-    """
-    tapes = bench.base()
-    shown = ["\n".join([bench.spec.system, *(str(message["content"]) for message in tape.start.messages)])
-             for tape in tapes if tape.start is not None]  # fmt: skip
-    secrets = {
-        "the answer": [[_plain_text(tape.task.answer)] for tape in tapes],
-        "its columns": [[canonical(tape.task.columns)[1:-1]] for tape in tapes],
-        "its gold action": [_own(tape, tapes) if bench.spec.gold else [] for tape in tapes],
-    }
-    for what, held in secrets.items():
-        own = [next((s for s in mine if _inside(s, text)), "") for mine, text in zip(held, shown)]
-        others = [any(_inside(s, text) for s in mine) for mine, text in zip([*held[1:], held[0]], shown)]
-        num = sum(bool(secret) for secret in own)
-        if 2 * (num - sum(others)) > len(tapes):
-            at = next(i for i, secret in enumerate(own) if secret)
-            raise Failed(f"in {num} of {len(tapes)} tasks the first messages give it away; task {tapes[at].task.key} shows "
-                         f"{what}: {own[at]!r:.120}")  # fmt: skip
-    return f"no answer, columns or gold action in the first messages of {len(tapes)} tasks"
-
-
-def _own(tape: Tape, tapes: Sequence[Tape]) -> list[str]:
-    """What the gold script writes at this task and no other."""
-    others = {text for other in tapes if other is not tape for text in other.texts}
-    return [text for text in dict.fromkeys(tape.texts) if len(text) >= 6 and text not in others]
-
-
-def _plain_text(answer: Any) -> str:
-    return answer if isinstance(answer, str) else "" if answer is None else json.dumps(answer, ensure_ascii=False)
-
-
-def _inside(secret: str, shown: str) -> bool:
-    """As a whole: 12 is not inside 4123."""
-    return bool(secret.strip()) and re.search(rf"(?<!\w){re.escape(secret.strip())}(?!\w)", shown) is not None

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from milepost.env import EnvSpec
 from milepost.envs.find import find_env
-from milepost.health import contract, replays
+from milepost.health import contract, replays, told
 from milepost.health.contract import Bench, Failed, Skipped
 from milepost.health.tapes import Limits
 from milepost.types import RecipeError
@@ -42,7 +42,8 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
     "claim": contract.fails("claim"),
     "loop": contract.fails("loop"),
     "known-bad": contract.known_bad_check,
-    "leak": contract.leak_check,
+    "leak": told.leak_check,
+    "summary": told.summary_check,
 }
 NEEDS = {
     "invalid": ("state",),
@@ -51,6 +52,7 @@ NEEDS = {
     "isolation": ("state", "determinism"),
     "seed": ("state", "determinism"),
     "snapshot": ("state", "determinism"),
+    "summary": ("state",),
 }
 """Checks that would only say the same again if one of these had failed."""
 
