@@ -551,3 +551,59 @@ def test_a_policy_of_words_knows_every_word():
 def test_names_are_single_tokens():
     count = count_with_smollm2()
     assert [name for name in NAMES if count(f" {name}") != 1] == []
+
+
+# --- what it sums up ---------------------------------------------------------------------------------------------------
+
+
+def summed_up(playing):
+    return SPEC.summary(playing.task, playing.states[0], playing.states[-1])
+
+
+def test_the_summary_tells_what_was_read_and_changed_by_hand():
+    desk = Playing(small(REFUND))
+    assert summed_up(desk) == "nothing updated"
+    desk.do('search("late order")')  # what it found is not in the facts
+    assert summed_up(desk) == "nothing updated"
+    desk.do("read(22)")
+    total = desk.states[0]["tables"]["orders"]["22"]["total"]
+    read = f"read: order 22: customer Paul 11, item lamp, status late, total {total}"
+    assert summed_up(desk) == read
+    for call in ("refund(20)", 'update(30, "priority", "high")', 'create(10, "login", "low")', "delete(21)", "refund(21)"):
+        desk.do(call)
+    made = "updated: order 20 status refunded; ticket 30 priority high\ncreated: ticket 100: customer 10, subject login, "
+    assert summed_up(desk) == f"{read}\n{made}priority low, status open\ndeleted: order 21"
+    desk.do('update(30, "priority", "low")')  # undone: as it was
+    assert "ticket 30" not in summed_up(desk)
+    desk.do("delete(11)")  # its order 22 and ticket 31 went with it; it never saw the ticket
+    assert summed_up(desk).endswith("deleted: customer 11; order 21") and "31" not in summed_up(desk)
+    assert "read" not in summed_up(desk)
+
+
+def test_a_terse_summary_by_hand():
+    desk = Playing(small(REFUND, terse=True))
+    for call in ("read(10)", "read(30)", 'create(10, "login", "high")'):
+        desk.do(call)
+    phone = desk.states[0]["tables"]["customers"]["10"]["phone"]
+    assert summed_up(desk) == (
+        f"read: customer 10 Anna {phone}; ticket 30 Anna 10 noise low open\ncreated: ticket 100 10 login high open"
+    )
+
+
+@pytest.mark.parametrize("script", ["gold", "random", "half", "touch", "delete_all", "loop"])
+@pytest.mark.parametrize("terse", [False, True])
+def test_the_summary_tells_nothing_that_the_policy_has_not_read_or_written(script, terse):
+    """Every word and number of it stands in its prompt, an answer or an action of its own, or names a field or a kind of
+    record. A policy that knows words knows all but its own."""
+    whole = re.compile(r"\d+|[^\W\d]+")
+    common = {"read", "updated", "created", "deleted", "nothing", "customer", "order", "ticket", "open"}
+    common |= {field for fields in FIELDS.values() for field in fields}
+    for task in tasks(6, seed=3, max_steps=12, terse=terse):
+        desk, seen = Playing(task), {*whole.findall(task.prompt), *common}
+        known = set(split_words(WORDS))
+        for text in (SPEC.gold if script == "gold" else KNOWN_BAD[script])(task, desk.env):
+            seen |= {*whole.findall(text), *whole.findall(desk.do(text))}
+            known |= set(split_words(text))
+            told = summed_up(desk)
+            assert set(whole.findall(told)) <= seen, told
+            assert set(split_words(told)) <= known | {"\n"}, told

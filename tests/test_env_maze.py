@@ -409,3 +409,35 @@ def test_whatever_is_written_is_answered(texts):
         assert not seen.num_invalid or fingerprint(world.state()) == before
         assert SPEC.goal.holds(TASK, {}, world.state()) == seen.ended
         assert -6 <= potential(TASK, world.state()) * 6 <= 0
+
+
+def test_the_summary_tells_what_is_held_and_opened_and_the_room_at_hand_by_hand():
+    world = started()
+    first = world.state()
+    told = [SPEC.summary(TASK, first, first)]
+    for text in WAY[:-1]:
+        say(world, text)
+        told.append(SPEC.summary(TASK, first, world.state()))
+    assert told == [
+        "No key held. Room 2 0: west.",
+        "No key held. Room 1 0: red door north, east, west.",
+        "No key held. Room 0 0: east. Key: red.",
+        "Keys held: red. Room 0 0: east.",
+        "Keys held: red. Room 1 0: red door north, east, west.",
+        "Keys held: red. Opened: red. Room 1 0: north, east, west.",
+    ]
+
+
+@pytest.mark.parametrize("difficulty", DIFFICULTIES)
+def test_the_summary_tells_nothing_that_the_policy_has_not_seen(difficulty):
+    """The room at hand as it was shown on coming in, keys of colours that were met, nothing of other rooms."""
+    pieces = re.compile(r"\d+ \d+|\w+")
+    for row in generate(2, 5, **difficulty):
+        task = task_of(row)
+        for script in (SPEC.gold, SPEC.known_bad["random walk"]):
+            states, _, texts = play(task, script)
+            met = {"No", "key", "Keys", "Key", "held", "Opened", "Room", "door", *pieces.findall(texts[0])}
+            for state, text in zip(states[1:], texts[1:]):
+                met |= set(pieces.findall(text))
+                if text != "Out.":
+                    assert set(pieces.findall(SPEC.summary(task, states[0], state))) <= met
