@@ -514,6 +514,10 @@ class SftSection(Section):
         "function, module:function",
     )
     num_demonstrations: int = setting(0, "how many are used; 0: all", ge=0)
+    loss_on: Literal["actions", "everything"] = setting(
+        "actions",
+        "everything: prompts and observations too, from which a policy made from nothing learns to read and to copy",
+    )
     lr: float = setting(0.0, "0: by model size", ge=0)
     schedule: Literal["constant", "linear", "cosine"] = setting("linear", "after warm-up")
     warmup_steps: int = setting(-1, "linear warm-up; −1: a fifth of the steps, at most 10", ge=-1)

@@ -16,7 +16,7 @@ from milepost.launch import open_session
 from milepost.recipe import make_recipe
 from milepost.reward_spec import EnvGrader
 from milepost.stages.pipeline import run_pipeline
-from milepost.stages.sft import demonstrated
+from milepost.stages.sft import demonstrated, with_contexts_trained
 from milepost.store import Run
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 
@@ -91,6 +91,17 @@ def test_a_demonstration_is_what_a_policy_would_have_played(tmp_path):
     assert second.context_ids.tolist() == encode(f"\n{letters[1]}:\n")
     assert third.text == "bcdefgha"["abcdefgh".index(letters[2])]
     assert [t.sampled.ids.tolist()[-1] for t in episodes[0].turns] == [end] * 3
+
+
+def test_a_warm_start_on_everything_trains_all_but_the_first_token_of_each_segment():
+    def turn(context, ids, *, new_segment=False):
+        return Turn(context, Sampled(ids, [0.0] * len(ids), 1.0, ((0, 0),), "stop"), "", new_segment=new_segment)
+
+    turns = (turn([1, 2], [3, 4]), turn([5], [6]), turn([7, 8], [9], new_segment=True))
+    done = StopReason(StopKind.TERMINATED, "ended")
+    first, second = with_contexts_trained(Episode(EpisodeId("sft", 0, "k", 0), "g", turns, done)).turns
+    assert (first.context_ids.tolist(), first.sampled.ids.tolist(), first.new_segment) == ([1], [2, 3, 4, 5, 6], False)
+    assert (second.context_ids.tolist(), second.sampled.ids.tolist(), second.new_segment) == ([7], [8, 9], True)
 
 
 @pytest.mark.parametrize("stop_after", [3])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -32,6 +33,8 @@ def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft",
     """Trains on demonstrations for `sft.steps`, or until `cpu_seconds` of this process are used if that is given."""
     section = session.recipe.sft
     examples = demonstrated(session)
+    if section.loss_on == "everything":
+        examples = [with_contexts_trained(episode) for episode in examples]
     optimizer = session.recipe.optimizer.model_copy(
         update={"schedule": "constant" if cpu_seconds else section.schedule, "warmup_steps": section.warmup_steps}
     )
@@ -71,6 +74,21 @@ def demonstrated(session: Session) -> list[Episode]:
         some(train, recipe.sft, recipe.seed), demonstrator(recipe.sft, world.spec), session.codec, world,
         max_new_tokens=recipe.rollout.max_new_tokens,
     )  # fmt: skip
+
+
+def with_contexts_trained(episode: Episode) -> Episode:
+    """The same tokens, but for the first of each segment all of them as if they had been sampled."""
+    segments: list[list[Turn]] = []
+    for turn in episode.turns:
+        if turn.new_segment or not segments:
+            segments.append([])
+        segments[-1].append(turn)
+    turns = []
+    for k, segment in enumerate(segments):
+        ids = np.concatenate([part for turn in segment for part in (turn.context_ids, turn.sampled.ids)])
+        sampled = Sampled(ids[1:], np.zeros(len(ids) - 1), 1.0, ((0, 0),), "stop")
+        turns.append(Turn(ids[:1], sampled, text=segment[-1].text, new_segment=k > 0))
+    return replace(episode, turns=tuple(turns))
 
 
 def as_episodes(session: Session, examples: Sequence[tuple[Task, str]]) -> list[Episode]:
