@@ -13,7 +13,9 @@ PACKAGE = Path(__file__).parents[1] / "milepost"
 LAYERS = [
     ["types"],
     ["env", "tools", "unsafe_rewards", "recipe", "length_terms", "streams", "families", "sources", "shape", "scripted",
-     "tasks", "worker_main", "scorers", "workers", "reward_checks", "reward", "reward_spec", "credit", "forest", "loss",
+     "tasks", "worker_main", "scorers", "workers", "plain", "sandbox_walls", "sandbox_filter", "sandbox_child",
+     "sandbox_keeper", "sandbox_main", "sandbox_runs", "sandbox_runtime", "sandbox_probe", "sandbox_cell", "sandbox",
+     "reward_checks", "reward", "reward_spec", "credit", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze", "envs.hasty"],
     ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],
     ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary",
@@ -35,7 +37,7 @@ TORCH_FREE = [
     "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
     "health.canary", "health.order", "health.preflight", "health.env_check", "profile", "tune", "report", "rollout",
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
-    "envs.desk", "envs.maze_tasks", "envs.maze",
+    "envs.desk", "envs.maze_tasks", "envs.maze", "sandbox",
 ]  # fmt: skip
 
 

@@ -1,0 +1,286 @@
+"""What runs beside untrusted code in its own process: loads it, calls it, and writes down what it returns, as data.
+
+    program    the code as a script: standard input and output, exit status
+    calls      the code as a module; one record per call: [index, "value", encoded value, encoded arguments afterwards],
+               or [index, "error", [class names], text]
+    solution   the code as a module, called by another process: one answer of the same form per request
+    tests      that other process: runs trusted tests on a stand-in for the function: [index, "pass" | "fail", text, calls]
+
+Untrusted code shares this process and may change all of it. That is no way to a reward: nothing here knows what is
+expected, and a record is only a claim about a value. Standard library only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import io
+import json
+import linecache
+import os
+import struct
+import sys
+import threading
+import traceback
+import types
+from typing import Any
+
+from milepost.plain import NotPlain, decode, encode
+
+RESULTS, FROM_PEER, TO_PEER = 3, 4, 5
+FILE = "solution.py"
+MAX_MESSAGE = 8 << 20
+_SIZE = struct.Struct(">I")
+
+
+def run(job: dict[str, Any]) -> int:
+    """Plays the job's role; returns the exit status."""
+    for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        errors = "backslashreplace" if name == "stderr" else "surrogateescape" if name == "stdin" else "surrogatepass"
+        raw = open(fd, mode + "b", closefd=False)  # noqa: SIM115
+        stream = io.TextIOWrapper(
+            raw, "utf-8", errors, newline=None if mode == "r" else "\n", line_buffering=name == "stderr"
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    role = {"program": _program, "calls": _calls, "solution": _solution, "tests": _tests}[job["role"]]
+    job.pop("stdin", None)
+    code = role(job)
+    return _finish(code)
+
+
+def _finish(code: int) -> int:
+    """As the interpreter ends: other threads, atexit, buffers."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        return code or 120
+    return code
+
+
+def _load(code: str, name: str) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__file__ = FILE
+    sys.modules[name] = module
+    linecache.cache[FILE] = (len(code), None, code.splitlines(keepends=True), FILE)  # for tracebacks and inspect
+    exec(compile(code, FILE, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def _program(job: dict[str, Any]) -> int:
+    sys.argv = [FILE]
+    try:
+        _load(job["code"], "__main__")
+    except SystemExit as ending:
+        return _exit_code(ending)
+    except BaseException as error:
+        _complain(error)
+        return 1
+    return 0
+
+
+def _exit_code(ending: SystemExit) -> int:
+    if ending.code is None or isinstance(ending.code, int):
+        return (ending.code or 0) & 0xFF
+    print(ending.code, file=sys.stderr)
+    return 1
+
+
+def _complain(error: BaseException) -> str:
+    """The traceback below the code's first frame, also to standard error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(type(error), error, trace, limit=20))
+    print(text, end="", file=sys.stderr, flush=True)
+    return text
+
+
+# --- a function, called with given arguments ------------------------------------------------------------------------
+
+
+def _find(module: types.ModuleType, path: str) -> Any:
+    """The function; of a class the method of a new instance, so that no call sees another's state."""
+    first, *rest = path.split(".")
+    found = module.__dict__[first]
+    if rest and isinstance(found, type):
+        found = found()
+    for name in rest:
+        found = getattr(found, name)
+    return found
+
+
+def _answer(module: types.ModuleType, entry: str, args: Any, kwargs: Any) -> list[Any]:
+    try:
+        value = _find(module, entry)(*args, **kwargs)
+        return ["value", encode(value), encode(list(args))]
+    except KeyError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None and entry not in module.__dict__:
+            return ["error", ["NameError"], f"the code defines no {entry}"]
+        return _failure(error)
+    except BaseException as error:
+        return _failure(error)
+
+
+def _failure(error: BaseException) -> list[Any]:
+    text = _complain(error)
+    return ["error", [kind.__name__ for kind in type(error).__mro__], text[-2000:]]
+
+
+def _calls(job: dict[str, Any]) -> int:
+    """One record per call. A code that cannot be loaded answers nothing."""
+    try:
+        module = _load(job["code"], "solution")
+    except BaseException as error:
+        _complain(error)
+        return 1
+    for index, (args, kwargs) in enumerate(job["calls"], job.get("first", 0)):
+        record = [index, *_answer(module, job["entry"], decode(args), decode(kwargs))]
+        _write_all(RESULTS, (json.dumps(record) + "\n").encode())
+    return 0
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+# --- trusted tests in one process, the untrusted function in another ------------------------------------------------
+
+
+def _send(message: list[Any]) -> None:
+    data = json.dumps(message).encode()
+    if len(data) > MAX_MESSAGE:
+        raise NotPlain("a value too large to be a result")
+    _write_all(TO_PEER, _SIZE.pack(len(data)) + data)
+
+
+def _receive() -> list[Any]:
+    """Raises EOFError when the other side is gone or talks nonsense."""
+    size = _SIZE.unpack(_read(_SIZE.size))[0]
+    if size > MAX_MESSAGE:
+        raise EOFError("a message too large")
+    try:
+        return json.loads(_read(size), object_pairs_hook=_no_objects)
+    except (ValueError, RecursionError) as error:
+        raise EOFError(f"not a message: {error}") from None
+
+
+def _no_objects(pairs: list) -> Any:
+    raise ValueError("objects are no encoded values")
+
+
+def _read(size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        chunk = os.read(FROM_PEER, min(size - len(data), 1 << 16))
+        if not chunk:
+            raise EOFError("the other process has ended")
+        data += chunk
+    return bytes(data)
+
+
+def _solution(job: dict[str, Any]) -> int:
+    """Answers requests until the other side closes. The first message says whether the code could be loaded."""
+    try:
+        module = _load(job["code"], "solution")
+        if job["entry"].partition(".")[0] not in module.__dict__:
+            raise NameError(f"the code defines no {job['entry']}")
+    except BaseException as error:
+        _send(["broken", _complain(error)[-2000:]])
+        return 1
+    _send(["ready"])
+    while True:
+        try:
+            args, kwargs = _receive()
+        except EOFError:
+            return 0
+        _send(_answer(module, job["entry"], decode(args), decode(kwargs)))
+
+
+class SolutionDied(BaseException):
+    """The process of the function is gone. No `except Exception` of a test catches it."""
+
+
+class _StandIn:
+    """What tests call in place of the function: arguments travel there as data, the value comes back as data."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__, self.num_calls, self.died = name, 0, ""
+        self.open()
+
+    def open(self) -> None:
+        try:
+            first = _receive()
+            self.died = "" if first == ["ready"] else str(first[1])
+        except (EOFError, IndexError):
+            self.died = "the code ended its process while it was loaded"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.num_calls += 1
+        if self.died:
+            raise SolutionDied(self.died)
+        try:
+            _send([encode(list(args)), encode(kwargs)])
+            kind, *rest = _receive()
+            if kind == "value":
+                value, after = decode(rest[0]), decode(rest[1])
+                for mine, theirs in zip(args, after if isinstance(after, list) else ()):
+                    _copy_back(mine, theirs)
+                return value
+            names, text = rest
+        except (EOFError, OSError, ValueError, TypeError) as error:
+            self.died = f"the code ended its process: {error}"
+            raise SolutionDied(self.died) from None
+        raise _exception(names, str(text))
+
+
+def _copy_back(mine: Any, theirs: Any) -> None:
+    """What the function did to its arguments in place."""
+    if type(mine) is type(theirs) and isinstance(mine, list):
+        mine[:] = theirs
+    elif type(mine) is type(theirs) and isinstance(mine, (dict, set)):
+        mine.clear()
+        mine.update(theirs)
+
+
+def _exception(names: Any, text: str) -> Exception:
+    """The built-in exception closest to what was raised there: tests may ask for a ValueError."""
+    for name in names if isinstance(names, list) else ():
+        kind = getattr(builtins, str(name), None)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            try:
+                return kind(text)
+            except TypeError:  # some want more arguments
+                continue
+    return RuntimeError(text)
+
+
+def _tests(job: dict[str, Any]) -> int:
+    """Each test is run by itself; `check(candidate)` is called where a test defines it. A test that cannot be compiled
+    or raises before it calls the function is "bad"."""
+    stand_in = _StandIn(job["entry"])
+    space: dict[str, Any] = {"__name__": "tests"}
+    exec(compile(job["prefix"], "prefix.py", "exec", dont_inherit=True), space)
+    for index, test in enumerate(job["tests"]):
+        space |= {job["entry"].rpartition(".")[2]: stand_in, "candidate": stand_in, "check": None}
+        before = stand_in.num_calls
+        verdict, text = "pass", ""
+        try:
+            exec(compile(test, "test.py", "exec", dont_inherit=True), space)
+            if callable(space["check"]):
+                space["check"](stand_in)
+        except SolutionDied as error:
+            verdict, text = "fail", str(error)
+        except BaseException as error:
+            verdict = "fail" if stand_in.num_calls > before else "bad"
+            text = _complain(error)
+        if stand_in.died and verdict == "pass":
+            verdict, text = "fail", stand_in.died
+        record = [index, verdict, text[-2000:], stand_in.num_calls - before]
+        _write_all(RESULTS, (json.dumps(record) + "\n").encode())
+    return 0
