@@ -43,8 +43,12 @@ def episode(row: sqlite3.Row, turns: tuple[Turn, ...]) -> Episode:
     )
 
 
-def turn_row(turn: Turn) -> tuple[Any, ...]:
-    drawn = turn.sampled
+def turn_row(turn: Turn, before: Any = None) -> tuple[Any, ...]:
+    """`before`: the state before the turn; where there is one, only what the turn changed of it is written."""
+    drawn, facts = turn.sampled, turn.facts
+    if before is not None and "state" in facts:
+        facts = {**facts, CHANGE: change(before, facts["state"])}
+        del facts["state"]
     return (
         turn.context_ids.astype("<i4").tobytes(),
         drawn.ids.astype("<i4").tobytes(),
@@ -54,7 +58,7 @@ def turn_row(turn: Turn) -> tuple[Any, ...]:
         drawn.finish,
         text_to_column(turn.text),
         int(turn.new_segment),
-        dumps(turn.facts),
+        dumps(facts),
         turn.state_key,
         dumps(list(turn.events)),
         float(turn.seconds),
@@ -62,11 +66,14 @@ def turn_row(turn: Turn) -> tuple[Any, ...]:
     )
 
 
-def turn(row: Sequence[Any], blobs: Mapping[str, bytes]) -> Turn:
+def turn(row: Sequence[Any], blobs: Mapping[str, bytes], before: Any = None) -> Turn:
+    """The inverse of `turn_row`, given the same state."""
     context, ids, logprobs, temperature, versions, finish, text, new_segment, facts, state_key, events, seconds, agent = row
-    spans = tuple((start, version) for start, version in loads(versions))
+    spans, facts = tuple((start, version) for start, version in loads(versions)), loads(facts)
+    if before is not None and CHANGE in facts:
+        facts["state"] = changed(before, facts.pop(CHANGE))
     drawn = Sampled(np.frombuffer(ids, "<i4"), np.frombuffer(logprobs, "<f4"), temperature, spans, finish)
-    return Turn(np.frombuffer(context, "<i4"), drawn, text_from_column(text), bool(new_segment), loads(facts), state_key,
+    return Turn(np.frombuffer(context, "<i4"), drawn, text_from_column(text), bool(new_segment), facts, state_key,
                 tuple(loads(events)), seconds, agent, blobs)  # fmt: skip
 
 
@@ -106,6 +113,45 @@ def credit(row: sqlite3.Row) -> Credit | None:
     values = np.full(num, row["advantage"]) if blob is None else np.frombuffer(blob, "<f8")
     name = EpisodeId(row["id_phase"], row["id_step"], row["task_key"], row["member"], row["attempt"])
     return Credit(name, values, bool(row["trained"]), bool(row["in_baseline"]), bool(row["constant_group"]))
+
+
+# States, as what became of the one before: an episode would otherwise take as many copies of its world as it has turns
+
+CHANGE = "state_change"
+
+
+def change(before: Any, after: Any) -> Any:
+    """What makes `after` of `before`: {"=": {key: change}} of a mapping, where an empty change ([]) takes the key out,
+    {"+": [items]} at the end of a list, else [value]."""
+    if type(before) is type(after) is dict:
+        parts: dict[str, Any] = {key: [] for key in before if key not in after}
+        for key, value in after.items():
+            if key not in before or not _alike(before[key], value):
+                parts[key] = change(before[key], value) if key in before else [value]
+        return {"=": parts}
+    if type(before) is type(after) is list and len(before) <= len(after) and all(map(_alike, before, after)):
+        return {"+": after[len(before) :]}
+    return [after]
+
+
+def changed(before: Any, change: Any) -> Any:
+    """`before` after a change; what did not change is shared."""
+    if isinstance(change, list):
+        return change[0]
+    if "+" in change:
+        return [*before, *change["+"]] if change["+"] else before
+    made = dict(before)
+    for key, part in change["="].items():
+        if part == []:
+            del made[key]
+        else:
+            made[key] = changed(before.get(key), part)
+    return made
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Exactly: 1 is not 1.0 and not True, 0.0 is not −0.0."""
+    return one is other or (type(one) is type(other) and one == other and dumps(one) == dumps(other))
 
 
 # JSON in which tuples, bytes, arrays and non-text keys survive

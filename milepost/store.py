@@ -498,18 +498,25 @@ class Run:
         return iter(cursor.execute(sql, values))
 
     def _stored(self, row: sqlite3.Row) -> StoredEpisode:
-        episode = rows.episode(row, self._turns(row["id"]))
+        facts = rows.loads(row["facts"])
+        start = facts.get("start") if isinstance(facts, dict) else None
+        episode = rows.episode(row, self._turns(row["id"], start))
         return StoredEpisode(
             row["phase"], row["step"], row["split"], episode, rows.reward(row), rows.credit(row), row["id"]
         )
 
-    def _turns(self, episode: int) -> tuple[Turn, ...]:
+    def _turns(self, episode: int, state: Any) -> tuple[Turn, ...]:
+        """`state`: at the start of the episode."""
         blobs: dict[int, dict[str, bytes]] = {}
         sql = "SELECT turn, name, data FROM blobs WHERE episode = ? ORDER BY rowid"
         for turn, name, data in self._db.execute(sql, (episode,)):
             blobs.setdefault(turn, {})[name] = data
         found = self._db.execute("SELECT * FROM turns WHERE episode = ? ORDER BY turn", (episode,))
-        return tuple(rows.turn(row[2:], blobs.get(row[1], {})) for row in found)
+        turns: list[Turn] = []
+        for row in found:
+            turns.append(rows.turn(row[2:], blobs.get(row[1], {}), state))
+            state = turns[-1].facts.get("state", state)
+        return tuple(turns)
 
     def _insert_groups(
         self,
@@ -542,8 +549,11 @@ class Run:
                 f"two episodes of step {place[1]} are named {episode.id}; each needs a name of its own, because the name "
                 "keys its random stream"
             ) from error
+        state = episode.facts.get("start")
         for i, turn in enumerate(episode.turns):
-            self._db.execute(f"INSERT INTO turns VALUES ({', '.join('?' * 15)})", (key, i, *rows.turn_row(turn)))
+            values = (key, i, *rows.turn_row(turn, state))
+            self._db.execute(f"INSERT INTO turns VALUES ({', '.join('?' * 15)})", values)
+            state = turn.facts.get("state", state)
             named = [(key, i, name, data) for name, data in turn.blobs.items()]
             self._db.executemany("INSERT INTO blobs VALUES (?, ?, ?, ?)", named)
 
