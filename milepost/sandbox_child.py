@@ -44,9 +44,7 @@ def run(job: dict[str, Any]) -> int:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     role = {"program": _program, "calls": _calls, "solution": _solution, "tests": _tests}[job["role"]]
-    job.pop("stdin", None)
-    code = role(job)
-    return _finish(code)
+    return _finish(role(job))
 
 
 def _finish(code: int) -> int:

@@ -8,7 +8,10 @@ Started by `sandbox_main.py`; standard library only. The processes, from the out
           program  no privileges, system call filter, limits; runs the untrusted code (`sandbox_child.py`)
 
 Without namespaces the launcher is the keeper, there is no warden, and the program cannot start processes.
-A request and its answer are frames over one socket; the program has no way to it, nor to the pipe of the warden.
+
+A request names limits; what to run, what it prints and what it returns travel through descriptors that the keeper only
+hands on. So no run finds anything of another, or of its own tests, in the memory that it inherits. The program has no way
+to the control socket, nor to the pipe in which the warden says how it ended.
 """
 
 from __future__ import annotations
@@ -24,40 +27,43 @@ import socket
 import struct
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from milepost import sandbox_child
 from milepost import sandbox_walls as walls
 from milepost.sandbox_filter import install_filter, make_filter
 
-FRAME = struct.Struct(">II")  # lengths of the JSON header and of the bytes behind it
-CHANNELS = ("out", "err", "results")
+FRAME = struct.Struct(">I")
+GIVEN = ("job", "out", "err", "results")
+"""The descriptors that come with a request, for each of its programs: a file with the job, and the ends of three pipes."""
 
 
 # --- frames ---------------------------------------------------------------------------------------------------------
 
 
-def send(control: socket.socket, header: dict[str, Any], *blobs: bytes) -> None:
-    head = json.dumps(header).encode()
-    control.sendall(b"".join([FRAME.pack(len(head), sum(map(len, blobs))), head, *blobs]))
+def send(control: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+    data = json.dumps(message).encode()
+    data = FRAME.pack(len(data)) + data
+    sent = socket.send_fds(control, [data], fds) if fds else 0
+    control.sendall(data[sent:])
 
 
-def receive(control: socket.socket) -> dict[str, Any] | None:
-    """The next request; None when the other side is gone."""
-    head = _exactly(control, FRAME.size)
-    body = _exactly(control, FRAME.unpack(head)[0]) if head else None
-    return json.loads(body) if body else None
-
-
-def _exactly(control: socket.socket, size: int) -> bytes | None:
+def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """The next message with its descriptors; None when the other side is gone."""
+    head, fds, _, _ = socket.recv_fds(control, FRAME.size, 2 * len(GIVEN))
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    while head and len(head) < FRAME.size:
+        more = control.recv(FRAME.size - len(head))
+        head = head + more if more else b""
     data = bytearray()
-    while len(data) < size:
-        chunk = control.recv(min(size - len(data), 1 << 20))
+    while head and len(data) < FRAME.unpack(head)[0]:
+        chunk = control.recv(FRAME.unpack(head)[0] - len(data))
         if not chunk:
             return None
         data += chunk
-    return bytes(data)
+    return (json.loads(data), fds) if head else None
 
 
 # --- one run --------------------------------------------------------------------------------------------------------
@@ -65,17 +71,17 @@ def _exactly(control: socket.socket, size: int) -> bytes | None:
 
 @dataclass
 class Side:
-    """One program of a run: its top process here (warden or program), the pipes from it, what came so far."""
+    """One program of a run: its top process (warden or program), the pipe in which it says how it ended."""
 
-    job: dict[str, Any]
-    pid: int = 0
-    running: bool = False
+    pid: int
+    status: int
+    folder: str | None
     ending: int = -1
     """A pidfd: readable once the top process has ended. -1 where the system has none."""
-    pipes: dict[str, int] = field(default_factory=dict)
-    data: dict[str, bytearray] = field(default_factory=dict)
+    running: bool = True
+    told: bytes = b""
     stopped: str | None = None
-    """Why it was killed: time, idle, output."""
+    """Why it was killed: "time", "asked" or "over"."""
 
     def stop(self, why: str) -> None:
         if self.stopped is None and self.running:
@@ -86,116 +92,93 @@ class Side:
 class Keeper:
     """Plays requests behind the walls that `facts` names."""
 
-    def __init__(self, control: socket.socket, config: dict[str, Any], facts: dict[str, Any]) -> None:
-        self.control, self.config, self.facts = control, config, facts
+    def __init__(self, control: socket.socket, facts: dict[str, Any]) -> None:
+        self.control, self.facts = control, facts
         self.namespaces = facts["level"] == "namespaces"
 
     def serve(self) -> NoReturn:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a program may signal its warden where both are the same user
         while (request := receive(self.control)) is not None:
-            send(self.control, *self.play(request))
+            message, fds = request
+            if "token" in message:  # a stop that came too late has none
+                send(self.control, self.play(message, fds))
         os._exit(0)
 
-    def play(self, request: dict[str, Any]) -> tuple[Any, ...]:
-        limits, sides = request["limits"], [Side(job) for job in request["jobs"]]
-        began = time.monotonic()
+    def play(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        limits, began = request["limits"], time.monotonic()
         kills = walls.num_memory_kills(self.facts["memory_events"])
-        lines = _duplex() if len(sides) == 2 else [(), ()]
-        try:
-            for side, ends in zip(sides, lines):
-                self.start(side, limits, ends)
-        finally:
-            for fd in (*lines[0], *lines[1]):
-                os.close(fd)
-        self.watch(sides, limits, began)
+        count = len(GIVEN)
+        given = [fds[at : at + count] for at in range(0, len(fds), count)]
+        lines = _duplex() if len(given) == 2 else [(), ()]
+        sides = [self.start(own, limits, line) for own, line in zip(given, lines)]
+        for fd in (*fds, *lines[0], *lines[1]):
+            os.close(fd)
+        self.watch(sides, began + limits["seconds"])
         seconds = time.monotonic() - began
         starved = walls.num_memory_kills(self.facts["memory_events"]) > kills
         ended = [self.finish(side, limits) | {"starved": starved} for side in sides]
-        blobs = [bytes(side.data[name]) for side in sides for name in CHANNELS]
-        header = {"token": request["token"], "seconds": seconds, "sides": ended, "sizes": [len(blob) for blob in blobs]}
-        return header, *blobs
+        return {"token": request["token"], "seconds": seconds, "sides": ended}
 
-    def start(self, side: Side, limits: dict[str, Any], line: tuple[int, ...]) -> None:
-        pipes = {name: os.pipe() for name in (*CHANNELS, "status")}
+    def start(self, given: list[int], limits: dict[str, Any], line: tuple[int, ...]) -> Side:
+        read, write = os.pipe()
+        folder = None
+        if self.facts["folder"]:
+            folder = tempfile.mkdtemp(prefix="run-", dir=self.facts["folder"])
+            if self.facts["uid"] is not None:
+                os.chown(folder, self.facts["uid"], self.facts["uid"])
         if self.namespaces:
             walls.unshare(walls.NEW_PID)
-        folder = tempfile.mkdtemp(prefix="run-", dir=self.facts["folder"]) if self.facts.get("folder") else None
-        if folder and self.facts["uid"] is not None:
-            os.chown(folder, self.facts["uid"], self.facts["uid"])
-        side.job["folder"] = folder
-        side.pid = os.fork()
-        if side.pid == 0:
-            self.in_child(side.job, limits, {name: ends[1] for name, ends in pipes.items()}, line)
+        pid = os.fork()
+        if pid == 0:
+            self.in_child(given, limits, line, write, folder)
         if self.namespaces:
             walls.join_pid_namespace(self.facts["pid_namespace"])
-        side.running = True
-        side.ending = os.pidfd_open(side.pid) if hasattr(os, "pidfd_open") else -1
-        for name, (read, write) in pipes.items():
-            os.close(write)
-            side.pipes[name] = read
-            side.data[name] = bytearray()
+        os.close(write)
+        return Side(pid, read, folder, os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1)
 
-    def watch(self, sides: list[Side], limits: dict[str, Any], began: float) -> None:
-        """Moves bytes until every side has ended, by itself or at a limit."""
-        poller, owners = select.poll(), {}
+    def watch(self, sides: list[Side], deadline: float) -> None:
+        """Waits until every side has ended, by itself, at the deadline or on request."""
+        poller = select.poll()
         poller.register(self.control, select.POLLIN)
         for side in sides:
-            for name, fd in (*side.pipes.items(), ("ending", side.ending)):
-                if fd >= 0:
-                    poller.register(fd, select.POLLIN)
-                    owners[fd] = (side, name)
-        end, idle, heard = began + limits["seconds"], limits["idle_seconds"], began
-        longest = 100 if all(side.ending >= 0 for side in sides) else 5
+            if side.ending >= 0:
+                poller.register(side.ending, select.POLLIN)
+        longest = 1000 if all(side.ending >= 0 for side in sides) else 5
         while any(side.running for side in sides):
-            left = (min(end, heard + idle) if idle else end) - time.monotonic()
+            left = deadline - time.monotonic()
             for side in sides if left <= 0 else ():
                 side.stop("time")
             for fd, _ in poller.poll(min(max(1.0, left * 1000), longest)):
                 if fd == self.control.fileno():
-                    os._exit(1)  # the caller is gone, or speaks out of turn: this ends every process in here
-                side, name = owners[fd]
-                if name == "ending" or not self.pump(side, name, limits):
-                    poller.unregister(fd)
-                elif name == "results":
-                    heard = time.monotonic()
+                    if receive(self.control) is None:
+                        os._exit(1)  # the caller is gone: this ends every process in here
+                    for side in sides:
+                        side.stop("asked")
             for side in sides:
-                self.bury(side, limits)
+                if side.running and self.bury(side) and side.ending >= 0:
+                    poller.unregister(side.ending)
+                    os.close(side.ending)
             if len(sides) == 2 and not sides[0].running:  # the tests are over, so nobody asks the solution any more
                 sides[1].stop("over")
 
-    def pump(self, side: Side, name: str, limits: dict[str, Any]) -> bool:
-        """Reads what is there; False at the end of the pipe."""
-        chunk = os.read(side.pipes[name], 1 << 16)
-        room = limits["bytes"].get(name, 1 << 14) - len(side.data[name])
-        side.data[name] += chunk[: max(0, room)]
-        if len(chunk) > room and name != "err":
-            side.stop("output")
-        return bool(chunk)
-
-    def bury(self, side: Side, limits: dict[str, Any]) -> None:
-        """If the top process has ended, and with it all others, what is left in the pipes is all that there will be."""
-        pid, status, usage = os.wait4(side.pid, os.WNOHANG) if side.running else (0, 0, None)
-        if not pid:
-            return
-        side.running = False
-        if side.ending >= 0:
-            os.close(side.ending)
-        if not self.namespaces:
-            side.data["status"] += json.dumps(_obituary(status, usage)).encode()
-            with contextlib.suppress(OSError):
-                os.killpg(side.pid, signal.SIGKILL)
-        for name, fd in side.pipes.items():
-            os.set_blocking(fd, False)
-            with contextlib.suppress(BlockingIOError):
-                while self.pump(side, name, limits):
-                    pass
+    def bury(self, side: Side) -> bool:
+        """Whether the top process has ended, and with it all others."""
+        pid, status, usage = os.wait4(side.pid, os.WNOHANG)
+        if pid:
+            side.running = False
+            side.told = os.read(side.status, 1 << 14)
+            if not self.namespaces:
+                side.told += json.dumps(_obituary(status, usage)).encode()
+                with contextlib.suppress(OSError):
+                    os.killpg(side.pid, signal.SIGKILL)
+        return bool(pid)
 
     def finish(self, side: Side, limits: dict[str, Any]) -> dict[str, Any]:
-        for fd in side.pipes.values():
-            os.close(fd)
-        if side.job["folder"]:
-            shutil.rmtree(side.job["folder"], ignore_errors=True)
+        os.close(side.status)
+        if side.folder:
+            shutil.rmtree(side.folder, ignore_errors=True)
         ended: dict[str, Any] = {"stopped": side.stopped}
-        for line in side.data["status"].splitlines():  # none where the warden was killed
+        for line in side.told.splitlines():  # none where the warden was killed
             ended |= json.loads(line)
         if ended.get("signal") == signal.SIGKILL and ended["cpu_seconds"] >= limits["cpu_seconds"]:
             ended["stopped"] = ended["stopped"] or "time"
@@ -203,41 +186,39 @@ class Keeper:
 
     # --- on the other side of the fork ---
 
-    def in_child(
-        self, job: dict[str, Any], limits: dict[str, Any], ends: dict[str, int], line: tuple[int, ...]
-    ) -> NoReturn:
+    def in_child(self, given: list[int], limits: dict, line: tuple, status: int, folder: str | None) -> NoReturn:
         """The warden, who makes the private folder and waits; or the program at once, where there are no namespaces."""
-        status: dict[str, Any] = {"broken": "the warden did not get to its end"}
+        said: dict[str, Any] = {}
         try:
             if not self.namespaces:
-                self.become_program(job, limits, ends, line)
+                self.become_program(given, limits, line, status, folder)
             walls.private_tmp(limits["tmp_mb"])
             program = os.fork()
             if program == 0:
-                self.become_program(job, limits, ends, line)
-            os.dup2(ends["status"], 0)
+                self.become_program(given, limits, line, status, folder)
+            os.dup2(status, 0)
             os.closerange(1, 1 << 20)
-            pid = 0
+            status = pid = 0
             while pid != program:
                 pid, code, usage = os.wait4(-1, 0)
-            status = _obituary(code, usage)
+            said = _obituary(code, usage)
         except BaseException as error:
-            status = {"broken": f"{type(error).__name__}: {error}"}
+            said = {"broken": f"{type(error).__name__}: {error}"}
         finally:
-            _tell(0, status)
+            _tell(status, said)
             os._exit(0)
 
-    def become_program(self, job: dict, limits: dict, ends: dict[str, int], line: tuple[int, ...]) -> NoReturn:
-        status = ends["status"]
+    def become_program(self, given: list[int], limits: dict, line: tuple, status: int, folder: str | None) -> NoReturn:
         try:
             os.setsid()
-            given = [_input(job.get("stdin", "")), *(ends[name] for name in CHANNELS), *line]
-            status = fcntl.fcntl(ends["status"], fcntl.F_DUPFD_CLOEXEC, 200)
-            for place, fd in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in given]):
+            job = _read_job(given[0])
+            kept = [_input(job.pop("stdin", "")), *given[1:], *line]
+            status = fcntl.fcntl(status, fcntl.F_DUPFD_CLOEXEC, 200)
+            for place, fd in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in kept]):
                 os.dup2(fd, place, inheritable=place < 3)
-            os.closerange(len(given), status)
+            os.closerange(len(kept), status)
             os.closerange(status + 1, 1 << 20)
-            self.confine(job, limits)
+            self.confine(limits, folder)
         except BaseException as error:
             _tell(status, {"broken": f"{type(error).__name__}: {error}"})
             os._exit(1)
@@ -247,9 +228,10 @@ class Keeper:
         finally:
             os._exit(1)
 
-    def confine(self, job: dict[str, Any], limits: dict[str, Any]) -> None:
+    def confine(self, limits: dict[str, Any], folder: str | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.umask(0o077)
-        home = "/tmp" if self.namespaces else job["folder"] or "/"
+        home = "/tmp" if self.namespaces else folder or "/"
         os.environ |= {"HOME": home, "TMPDIR": home}
         os.chdir(home)
         walls.limit_resources(
@@ -272,22 +254,37 @@ def _obituary(status: int, usage: Any) -> dict[str, Any]:
             "cpu_seconds": usage.ru_utime + usage.ru_stime, "peak_kb": usage.ru_maxrss}  # fmt: skip
 
 
+def _tell(fd: int, status: dict[str, Any]) -> None:
+    os.write(fd, json.dumps(status).encode() + b"\n")
+
+
 def _duplex() -> list[tuple[int, ...]]:
     """(read, write) for the tests and for the solution: what one writes the other reads."""
     (a, b), (c, d) = os.pipe(), os.pipe()
     return [(a, d), (c, b)]
 
 
+def _read_job(fd: int) -> dict[str, Any]:
+    data = bytearray()
+    while chunk := os.pread(fd, 1 << 20, len(data)):
+        data += chunk
+    return json.loads(data)
+
+
 def _input(text: str) -> int:
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    else:
-        fd = os.dup(tempfile.TemporaryFile().fileno())  # noqa: SIM115
-    with open(os.dup(fd), "wb") as file:
-        file.write(text.encode("utf-8", "surrogatepass"))
+    fd = memory_file(text.encode("utf-8", "surrogatepass"))
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 
 
-def _tell(fd: int, status: dict[str, Any]) -> None:
-    os.write(fd, json.dumps(status).encode() + b"\n")
+def memory_file(data: bytes) -> int:
+    """A descriptor of a file without a name that holds the data."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("milepost", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    return fd

@@ -56,7 +56,7 @@ def launch(control: socket.socket, config: dict[str, Any]) -> None:
         facts["folder"] = config["folder"]
         os.chmod(config["folder"], 0o711)
     send(control, {"facts": facts})
-    Keeper(control, config, facts).serve()
+    Keeper(control, facts).serve()
 
 
 def _launch_namespaces(control: socket.socket, config: dict[str, Any], facts: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ def _enter(control: socket.socket, asks: socket.socket, config: dict, facts: dic
     facts |= {"uid": walls.INSIDE_ID if mapped == "apart" else None, "extra_processes": 0 if mapped == "apart" else 4}
     facts |= {"privileged": privileged, "pid_namespace": os.pidfd_open(os.getpid())}
     send(control, {"facts": facts})
-    Keeper(control, config, facts).serve()
+    Keeper(control, facts).serve()
 
 
 def _furnish(config: dict[str, Any]) -> None:
@@ -134,11 +134,11 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(control.fileno(), False)
     sys.argv = ["sandbox"]
-    config = receive(control)
-    if config is None:
+    first = receive(control)
+    if first is None:
         return
     try:
-        launch(control, config)
+        launch(control, first[0])
     except BaseException as error:
         send(control, {"error": f"{type(error).__name__}: {error}"})
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from milepost.plain import encode
@@ -30,13 +30,12 @@ class Limits:
     """All files together."""
     file_mb: int = 16
     """One file."""
-    output_bytes: int = 1 << 20
-    """Standard output; a run that prints more is ended. Of standard error the first 64 kB are kept."""
-    result_bytes: int = 8 << 20
-    """All records together."""
-
-    def wire(self) -> dict[str, Any]:
-        return asdict(self) | {"bytes": {"out": self.output_bytes, "err": 1 << 16, "results": self.result_bytes}}
+    out_bytes: int = 1 << 20
+    """Standard output; a run that prints more is ended."""
+    err_bytes: int = 1 << 16
+    """Standard error; what is beyond is thrown away."""
+    results_bytes: int = 8 << 20
+    """All records together; a run that writes more is ended."""
 
 
 @dataclass(frozen=True)
@@ -104,19 +103,19 @@ class Ran:
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-def read_result(header: dict[str, Any], body: bytes) -> Ran:
-    """From what the keeper sent. Raises KeyError or TypeError if that is malformed."""
-    blobs = []
-    for size in header["sizes"]:
-        blobs.append(body[:size])
-        body = body[size:]
-    sides = [_read_side(side, blobs[3 * i : 3 * i + 3], header["seconds"]) for i, side in enumerate(header["sides"])]
+def read_result(message: dict[str, Any], data: list[dict[str, bytearray]], stopped: str) -> Ran:
+    """From the keeper's message and what came through the pipes; `stopped` is why the caller ended it, if it did.
+
+    Raises KeyError or TypeError if the message is malformed.
+    """
+    sides = [_read_side(side, channels, message["seconds"], stopped) for side, channels in zip(message["sides"], data)]
     return replace(sides[0], other=sides[1]) if len(sides) > 1 else sides[0]
 
 
-def _read_side(side: dict[str, Any], channels: list[bytes], seconds: float) -> Ran:
-    out, err, results = channels
+def _read_side(side: dict[str, Any], data: dict[str, bytearray], seconds: float, stopped: str) -> Ran:
     number = side.get("signal")
+    if side["stopped"] == "asked":
+        side["stopped"] = stopped
     ended, detail = "exit", ""
     if "broken" in side:
         ended, detail = "broken", side["broken"]
@@ -130,9 +129,10 @@ def _read_side(side: dict[str, Any], channels: list[bytes], seconds: float) -> R
         ended = "signal"
     elif side.get("exit_code") is None and side["stopped"] is None:
         ended, detail = "broken", "its warden was killed"
+    out, err = (bytes(data[name]).decode("utf-8", "replace") for name in ("out", "err"))
     return Ran(
-        ended, side.get("exit_code"), _signal_name(number), out.decode("utf-8", "replace"), err.decode("utf-8", "replace"),
-        tuple(_records(results)), seconds, side.get("cpu_seconds", 0.0), side.get("peak_kb", 0) / 1024, detail,
+        ended, side.get("exit_code"), _signal_name(number), out, err, tuple(_records(bytes(data["results"]))), seconds,
+        side.get("cpu_seconds", 0.0), side.get("peak_kb", 0) / 1024, detail,
     )  # fmt: skip
 
 
