@@ -2,7 +2,7 @@
 
     program    the code as a script: standard input and output, exit status
     calls      the code as a module; one record per call: [index, "value", encoded value, encoded arguments afterwards],
-               or [index, "error", [class names], text]
+               or [index, "error", [class names], text]; before the first one [index − 1, "loaded", None, None]
     solution   the code as a module, called by another process: one answer of the same form per request
     tests      that other process: runs trusted tests on a stand-in for the function: [index, "pass" | "fail", text, calls]
 
@@ -129,13 +129,14 @@ def _failure(error: BaseException) -> list[Any]:
 
 
 def _calls(job: dict[str, Any]) -> int:
-    """One record per call. A code that cannot be loaded answers nothing."""
+    """One record per call, after one that says that the code is loaded."""
     try:
         module = _load(job["code"], "solution")
     except BaseException as error:
         _complain(error)
         return 1
-    for index, (args, kwargs) in enumerate(job["calls"], job.get("first", 0)):
+    _write_all(RESULTS, (json.dumps([job["first"] - 1, "loaded", None, None]) + "\n").encode())
+    for index, (args, kwargs) in enumerate(job["calls"], job["first"]):
         record = [index, *_answer(module, job["entry"], decode(args), decode(kwargs))]
         _write_all(RESULTS, (json.dumps(record) + "\n").encode())
     return 0
@@ -205,17 +206,21 @@ class SolutionDied(BaseException):
 
 
 class _StandIn:
-    """What tests call in place of the function: arguments travel there as data, the value comes back as data."""
+    """What tests call in place of the function: arguments travel there as data, the value comes back as data.
 
-    def __init__(self, name: str) -> None:
-        self.__name__, self.num_calls, self.died = name, 0, ""
+    What the function does to its arguments is copied back only `in_place`: else it could empty a list that the test goes on
+    to compute its expectation from.
+    """
+
+    def __init__(self, name: str, in_place: bool) -> None:
+        self.__name__, self.in_place, self.num_calls, self.died = name, in_place, 0, ""
         self.open()
 
     def open(self) -> None:
         try:
             first = _receive()
             self.died = "" if first == ["ready"] else str(first[1])
-        except (EOFError, IndexError):
+        except (EOFError, IndexError, TypeError):
             self.died = "the code ended its process while it was loaded"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -227,7 +232,7 @@ class _StandIn:
             kind, *rest = _receive()
             if kind == "value":
                 value, after = decode(rest[0]), decode(rest[1])
-                for mine, theirs in zip(args, after if isinstance(after, list) else ()):
+                for mine, theirs in zip(args, after if self.in_place and isinstance(after, list) else ()):
                     _copy_back(mine, theirs)
                 return value
             names, text = rest
@@ -250,7 +255,8 @@ def _exception(names: Any, text: str) -> Exception:
     """The built-in exception closest to what was raised there: tests may ask for a ValueError."""
     for name in names if isinstance(names, list) else ():
         kind = getattr(builtins, str(name), None)
-        if isinstance(kind, type) and issubclass(kind, Exception):
+        # One that ends an iteration would end the loop of a test that maps the function over its cases.
+        if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (StopIteration, StopAsyncIteration):
             try:
                 return kind(text)
             except TypeError:  # some want more arguments
@@ -260,10 +266,14 @@ def _exception(names: Any, text: str) -> Exception:
 
 def _tests(job: dict[str, Any]) -> int:
     """Each test is run by itself; `check(candidate)` is called where a test defines it. A test that cannot be compiled
-    or raises before it calls the function is "bad"."""
-    stand_in = _StandIn(job["entry"])
+    or raises before it calls the function is "bad". Without a record: the setup failed."""
+    stand_in = _StandIn(job["entry"], job["in_place"])
     space: dict[str, Any] = {"__name__": "tests"}
-    exec(compile(job["prefix"], "prefix.py", "exec", dont_inherit=True), space)
+    try:
+        exec(compile(job["setup"], "setup.py", "exec", dont_inherit=True), space)
+    except BaseException as error:
+        _complain(error)
+        return 1
     for index, test in enumerate(job["tests"]):
         space |= {job["entry"].rpartition(".")[2]: stand_in, "candidate": stand_in, "check": None}
         before = stand_in.num_calls

@@ -56,16 +56,19 @@ def calls(
 ) -> Run:
     """The function `entry` of the code, called once per (args, kwargs) in one process. "Class.method" makes an instance for
     each call. Records: [index, "value", encoded value, encoded args afterwards] or [index, "error", class names, text];
-    `first` is the first index.
+    `first` is the first index, and before it stands [first − 1, "loaded", None, None].
     """
     sent = [[encode(list(args)), encode(dict(kwargs))] for args, kwargs in arguments]
     return Run(({"role": "calls", "code": code, "entry": entry, "calls": sent, "first": first},), limits)
 
 
-def checks(code: str, entry: str, tests: Sequence[str], prefix: str = "", limits: Limits = Limits()) -> Run:
+def checks(
+    code: str, entry: str, tests: Sequence[str], setup: str = "", limits: Limits = Limits(), in_place: bool = False
+) -> Run:
     """Trusted test code, run in one process against the untrusted function in another. Records: [index, "pass" | "fail" |
-    "bad", text, number of calls of the function]."""
-    judge = {"role": "tests", "entry": entry, "tests": list(tests), "prefix": prefix}
+    "bad", text, number of calls of the function]. `in_place`: tests look at what the function did to its arguments.
+    """
+    judge = {"role": "tests", "entry": entry, "tests": list(tests), "setup": setup, "in_place": in_place}
     return Run((judge, {"role": "solution", "code": code, "entry": entry}), limits)
 
 

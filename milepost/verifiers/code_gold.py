@@ -1,0 +1,204 @@
+"""What a gold for code holds, and which code of an answer is judged. `code.py` judges it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from milepost.plain import Rule
+
+MAX_CHARACTERS = 500_000
+TAGS = ("python", "python3", "py", "py3")
+Extraction = Literal["last_block", "block_or_whole", "whole"]
+
+
+class BadGold(ValueError):
+    """The tests themselves cannot judge anything. The message is one sentence."""
+
+
+# --- the tests ------------------------------------------------------------------------------------------------------
+
+
+_RULE = Rule()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A gold, checked. `tests` are dicts (functions, programs) or texts (assertions), the visible ones first."""
+
+    kind: str
+    """functions, programs or assertions."""
+    tests: tuple[Any, ...]
+    visible: tuple[bool, ...]
+    entry: str = ""
+    prefix: str = ""
+    setup: str = ""
+    solution: str = ""
+    in_place: bool = False
+    rule: Rule = _RULE
+    blanks: str = "trailing"
+
+
+def read_gold(gold: Any, *, rel_tol: float | None = None, abs_tol: float | None = None, exact_types: bool = False,
+              blanks: str = "trailing") -> Problem:  # fmt: skip
+    """The gold as a Problem. A gold's own rel_tol, abs_tol and blanks win. Raises BadGold."""
+    if isinstance(gold, str):
+        try:
+            gold = json.loads(gold)
+        except ValueError:
+            raise BadGold("the gold is text, but not JSON") from None
+    if not isinstance(gold, Mapping):
+        raise BadGold(f"a gold for code is a table with tests, not {type(gold).__name__}")
+    tests = _list_tests(gold)
+    if not tests:
+        raise BadGold("the gold has no tests")
+    kinds = {_kind(test) for test in tests}
+    if len(kinds) > 1:
+        raise BadGold(f"the gold mixes tests of several kinds ({', '.join(sorted(kinds))})")
+    kind = kinds.pop()
+    shown = [isinstance(test, Mapping) and bool(test.get("visible")) for test in tests]
+    order = sorted(range(len(tests)), key=lambda i: not shown[i])
+    plain = [test["test"] if kind == "assertions" and isinstance(test, Mapping) else test for test in tests]
+    rel_tol, abs_tol = gold.get("rel_tol", rel_tol), gold.get("abs_tol", abs_tol)
+    rule = Rule(exact=exact_types)
+    if rel_tol is not None or abs_tol is not None:
+        rule = Rule(float(rel_tol or 0.0), float(abs_tol or 0.0), stated=True, exact=exact_types)
+    return Problem(
+        kind,
+        tuple(_literals(plain[i]) for i in order),
+        tuple(shown[i] for i in order),
+        _entry(gold, kind, plain),
+        prefix=_first(gold, "prefix", "prompt"),
+        setup=_first(gold, "setup", "test_setup_code"),
+        solution=_first(gold, "solution", "canonical_solution", "code"),
+        in_place=bool(gold.get("in_place")),
+        rule=rule,
+        blanks=str(gold.get("blanks", blanks)),
+    )
+
+
+def _first(gold: Mapping[str, Any], *names: str) -> str:
+    return next((str(gold[name]) for name in names if gold.get(name)), "")
+
+
+def _list_tests(gold: Mapping[str, Any]) -> list[Any]:
+    if "inputs" in gold and "outputs" in gold:
+        inputs, outputs = list(gold["inputs"]), list(gold["outputs"])
+        if len(inputs) != len(outputs):
+            raise BadGold(f"the gold has {len(inputs)} inputs but {len(outputs)} outputs")
+        names = ("args", "expected") if gold.get("fn_name") or gold.get("entry_point") else ("input", "output")
+        return [dict(zip(names, pair)) for pair in zip(inputs, outputs)]
+    tests = gold.get("tests", gold.get("test_list", gold.get("test", [])))
+    return [tests] if isinstance(tests, str) else list(tests) if isinstance(tests, Sequence) else []
+
+
+def _kind(test: Any) -> str:
+    if isinstance(test, str) or (isinstance(test, Mapping) and isinstance(test.get("test"), str)):
+        return "assertions"
+    if isinstance(test, Mapping) and isinstance(test.get("output"), str) and isinstance(test.get("input", ""), str):
+        return "programs"
+    wants = ("expected", "expected_literal", "expected_args", "raises")
+    if isinstance(test, Mapping) and any(key in test for key in wants) and ("args" in test or "args_literal" in test):
+        return "functions"
+    raise BadGold("a test has neither args and expected, nor input and output, nor an assertion")
+
+
+def _literals(test: Any) -> Any:
+    if not isinstance(test, Mapping):
+        return test
+    test = dict(test)
+    for key in ("args", "expected"):
+        if f"{key}_literal" in test:
+            try:
+                test[key] = ast.literal_eval(str(test[f"{key}_literal"]))
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                raise BadGold(f"{key}_literal {str(test[f'{key}_literal'])[:60]!r} is no Python literal") from None
+    if "args" in test and not isinstance(test["args"], (list, tuple)):
+        raise BadGold(f"args must be a list, one entry per argument, not {type(test['args']).__name__}")
+    if not isinstance(test.get("kwargs", {}), dict):
+        raise BadGold("kwargs must be a table")
+    return test
+
+
+def _entry(gold: Mapping[str, Any], kind: str, tests: Sequence[Any]) -> str:
+    """The function's name; of assertions without one, the first function of the first test that is no built-in."""
+    name = str(gold.get("entry_point", gold.get("fn_name", "")) or "")
+    if kind == "assertions" and not name:
+        for node in ast.walk(_parse(str(tests[0]), "the first test")):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not hasattr(builtins, node.func.id):
+                name = node.func.id
+                break
+    if kind != "programs" and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)?", name):
+        raise BadGold(f"entry_point {name!r} is no name of a function, or of a method as Class.method")
+    return name
+
+
+def _parse(text: str, what: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise BadGold(f"{what} is no Python: {error}") from None
+
+
+def refuse_what_cannot_compile(problem: Problem) -> None:
+    if problem.kind == "assertions":  # what a test of another kind holds is data
+        _parse(problem.prefix, "prefix")
+        _parse(problem.setup, "setup")
+        for number, test in enumerate(problem.tests, 1):
+            _parse(test, f"test {number}")
+
+
+# --- the code in an answer ------------------------------------------------------------------------------------------
+
+_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`\n]*)")
+_ENDS = re.compile(r"<\|(?:im_end|eot_id|endoftext|end_of_turn)\|>")
+
+
+def extract_code(text: str, entry: str = "", policy: Extraction = "last_block") -> str | None:
+    """The code that is judged; None if there is none.
+
+    last_block: the last complete fenced block marked as Python, or if no block is marked so, the last unmarked one. Where
+    a function is asked for, blocks that define it come before those that do not. block_or_whole: without any fence the
+    whole answer. whole: always the whole answer. What stands after an end of turn is not read, nor is reasoning
+    (`<think>`), and an answer whose reasoning does not end has no code.
+    """
+    text = _ENDS.split(text[:MAX_CHARACTERS], maxsplit=1)[0]
+    text = text.rpartition("</think>")[2]
+    if "<think>" in text:
+        return None
+    blocks, fenced = _blocks(text)
+    if policy == "whole" or (policy == "block_or_whole" and not fenced):
+        return text if text.strip() else None
+    marked = [code for tag, code in blocks if tag in TAGS]
+    codes = [code for code in marked or [code for tag, code in blocks if not tag] if code.strip()]
+    first = re.escape(entry.partition(".")[0])
+    definition = re.compile(rf"^[ \t]*(?:def|class)[ \t]+{first}\b|^{first}[ \t]*=", re.MULTILINE)
+    defining = [code for code in codes if definition.search(code)]
+    found = (defining if entry else []) or codes
+    return found[-1] if found else None
+
+
+def _blocks(text: str) -> tuple[list[tuple[str, str]], bool]:
+    """(tag, code) of the complete fenced blocks, and whether there was any fence at all."""
+    found: list[tuple[str, str]] = []
+    opening: tuple[str, str, str] | None = None
+    lines: list[str] = []
+    fenced = False
+    for line in text.splitlines():
+        fence = _FENCE.fullmatch(line.rstrip())
+        if opening is None:
+            if fence:
+                opening, lines, fenced = (fence[1], fence[2], fence[3]), [], True
+        elif fence and not fence[3] and fence[2][0] == opening[1][0] and len(fence[2]) >= len(opening[1]):
+            code = "\n".join(line.removeprefix(opening[0]) for line in lines) + "\n"
+            found.append(((opening[2].split() or [""])[0].lower(), textwrap.dedent(code) if opening[0] else code))
+            opening = None
+        else:
+            lines.append(line)
+    return found, fenced
