@@ -135,7 +135,7 @@ class _Bench:
         self.ideal += ideal_step([e for g in groups for e in g.episodes], batch)
 
     def sample(self, step: int, prompts: dict[str, np.ndarray], shape: Shape) -> list[Group]:
-        codec = Codec(lambda task: prompts[task.key], lambda ids: "", *[lambda *_: np.zeros(0, np.int32)] * 3)
+        codec = Codec(lambda task: prompts[task.key], lambda ids: "", _no_ids, _no_ids, _no_ids, _no_ids)
         groups = play(
             [Task(key, "") for key in prompts], self.engine, codec, phase="bench", step=step, num_samples=shape.group_size,
             max_new_tokens=shape.completion_tokens, settings=SamplingSettings(),
@@ -154,6 +154,10 @@ class _Bench:
             correct = corrects(recipe, self.policy.precision)
             self.learner.update(batch, recipe.loss, recipe.kl, recipe.correction, correct=correct)
         return batch
+
+
+def _no_ids(*_: Any) -> np.ndarray:
+    return np.zeros(0, np.int32)
 
 
 def random_prompts(policy: Policy, shape: Shape, step: int) -> dict[str, np.ndarray]:

@@ -38,6 +38,8 @@ class Action:
 
     text: str
     calls: tuple[Call, ...] = ()
+    format: str = "terse"
+    """How calls are written: terse, hermes or llama. For what is said about calls."""
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@
     prompt | action 1 | answer 1 | action 2 | answer 2 …       nothing is ever rendered again, unless
     prompt                                                     the environment rewrote the conversation;
     prompt | action 2 | answer 2 …                             the context is full and `context_rule` drops old turns,
-    prompt, summary, answer 2                                  or has the environment sum them up.
+    prompt, summary, answer 2                                  or has the environment sum them up;
+    prompt | action 1 without its thought | answer 1 …         `old_reasoning` drops thoughts.
 
 Either way the ids are recorded as the policy saw them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy as np
 from milepost.env import Observation
 from milepost.recipe import EnvSection
 from milepost.rollout import Codec
+from milepost.tools import split_thought
 from milepost.types import Message
 
 _KEEP = 0.5
@@ -38,6 +41,7 @@ class History:
     ) -> None:  # fmt: skip
         """`opening` puts how to act before the environment's first messages; `context`: most tokens of a history."""
         self.codec, self.open, self.limits, self.context = codec, opening, limits, context
+        self.drops = limits.old_reasoning == "drop"
         self._begin(start)
 
     def _begin(self, messages: Sequence[Message]) -> None:
@@ -52,14 +56,19 @@ class History:
         if seen.history is not None:
             self._begin(seen.history)
             return
-        self.new = self.codec.observe(seen.messages, int(ids[-1]))
-        self.turns.append(np.concatenate([ids, self.new]))
-        self.ids = np.concatenate([self.ids, self.turns[-1]])
+        kept = self._without_thought(ids) if self.drops else ids
+        self.new = self.codec.observe(seen.messages, int(kept[-1]))
+        self.turns.append(np.concatenate([kept, self.new]))
+        if kept is ids:
+            self.ids = np.concatenate([self.ids, self.turns[-1]])
+        else:
+            self.ids = self.new = self._joined(self.turns)
+            self.new_segment = True
         if len(self.ids) + room <= self.context:
             return
         if self.limits.context_rule == "drop_oldest":
-            kept = self._latest()
-            self._go_on(np.concatenate([self.head, *kept]), kept)
+            latest = self._latest()
+            self._go_on(self._joined(latest), latest)
         elif self.limits.context_rule == "summary" and summary is not None:
             said = [summary(), *(str(message["content"]) for message in seen.messages)]
             self._go_on(self.codec.resume(self.opening, "\n".join(said)), [])
@@ -69,6 +78,25 @@ class History:
         if len(ids) < len(self.ids):
             self.ids = self.new = ids
             self.turns, self.new_segment = turns, True
+            self.head = self.head if turns else ids
+
+    def _joined(self, turns: Sequence[np.ndarray]) -> np.ndarray:
+        """What the history opens with, and these turns. Where thoughts are dropped, old actions have none to open."""
+        *before, last = [self.head, *turns]
+        return np.concatenate([*(self.codec.unopened(part) if self.drops else part for part in before), last])
+
+    def _without_thought(self, ids: np.ndarray) -> np.ndarray:
+        """The action behind its leading thought, in the ids it was sampled with; `ids` itself if it holds none."""
+        decode, opened = self.codec.decode, self.codec.opened
+        text = decode(ids)
+        thought, rest = split_thought(opened + text)
+        if not thought:
+            return ids
+        cut = len(thought) - len(opened)
+        at = min(bisect_left(range(len(ids)), cut, key=lambda k: len(decode(ids[:k]))), len(ids) - 1)
+        if decode(ids[:at]) == text[:cut] and decode(ids[at:]) == rest:
+            return ids[at:]
+        return self.codec.complete(rest)  # one token holds the end of the thought and more
 
     def _latest(self) -> list[np.ndarray]:
         """As many of the latest turns as fit into a share of the context behind the opening, at least the last one."""

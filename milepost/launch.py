@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from milepost.call_style import style_of
 from milepost.disk import StoreError
 from milepost.engines.local import LocalEngine
 from milepost.env import EnvSpec
@@ -24,7 +25,17 @@ from milepost.models import Policy, load_model, load_tokenizer
 from milepost.policy import made_policy
 from milepost.progress import say
 from milepost.recipe import ModelSection, NewPolicySection, Recipe
-from milepost.render import check_format, completion_ids, decode, length, observation_ids, prompt_ids, resumed_ids
+from milepost.render import (
+    check_format,
+    completion_ids,
+    decode,
+    length,
+    observation_ids,
+    opened_thought,
+    prompt_ids,
+    resumed_ids,
+    unopened_ids,
+)
 from milepost.reward import Grader
 from milepost.reward_spec import EnvGrader
 from milepost.rollout import Codec
@@ -32,6 +43,7 @@ from milepost.scripted import demonstrator
 from milepost.stages.session import RunStopped, Session
 from milepost.store import Run, check_place
 from milepost.tasks import TaskOrder, TaskSet, demonstrations, load_tasks, some
+from milepost.tools import TERSE, Style
 from milepost.types import RecipeError, Task
 from milepost.world import World, check_rule
 
@@ -69,6 +81,7 @@ def open_session(
         tell(str(tasks.report))
         grader.check_columns([*tasks.train, *tasks.validation, *tasks.test])
         check_plan(tasks, recipe, stages, tokenizer(), spec)
+        style = style_of(tokenizer(), spec, recipe.env, recipe.tasks) if spec else TERSE
         # A judge that does not work is told now, and not when the model is loaded and has sampled.
         grader.try_out(tasks.train[0])
         policy = load_model(model)
@@ -80,8 +93,8 @@ def open_session(
         tell(formula)
         meta = facts(policy) | ({"environment": f"{spec.name} {spec.version}"} if spec else {})
         run = existing or Run.create(recipe.out, recipe, toml=toml, formula=formula, meta=meta)
-        world = stack.enter_context(world_of(recipe, spec, policy)) if spec else None
-        session = Session(recipe, policy, codec_of(policy, recipe), sampler, tasks, grader, run, world)
+        world = stack.enter_context(world_of(recipe, spec, policy, style)) if spec else None
+        session = Session(recipe, policy, codec_of(policy, recipe, style), sampler, tasks, grader, run, world)
         tell(f"run directory: {run.path}")
         with closing(run):
             yield session
@@ -106,7 +119,7 @@ def check_version(run: Run, spec: EnvSpec) -> None:
 
 
 @contextmanager
-def world_of(recipe: Recipe, spec: EnvSpec, policy: Policy) -> Iterator[World]:
+def world_of(recipe: Recipe, spec: EnvSpec, policy: Policy, style: Style) -> Iterator[World]:
     """The world that the recipe's tasks are played in; its instances end with the session."""
     section, context = recipe.env, context_of(policy) or 1 << 40
     if section.max_context_tokens > context:
@@ -118,7 +131,7 @@ def world_of(recipe: Recipe, spec: EnvSpec, policy: Policy) -> Iterator[World]:
         section.name if section.isolated else spec, section.max_concurrent, isolated=section.isolated,
         step_seconds=section.step_seconds, reset_seconds=section.reset_seconds,
     ) as hosts:  # fmt: skip
-        yield World(spec, hosts, section, section.max_context_tokens or context, recipe.seed)
+        yield World(spec, hosts, section, section.max_context_tokens or context, recipe.seed, style)
 
 
 def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str], tokenizer: Any, spec: EnvSpec | None = None) -> None:
@@ -164,22 +177,25 @@ def closing(run: Run) -> Iterator[None]:
         run.close()
 
 
-def codec_of(policy: Policy, recipe: Recipe) -> Codec:
+def codec_of(policy: Policy, recipe: Recipe, style: Style = TERSE) -> Codec:
     """The one way this run's prompts become ids; each task is encoded once."""
     known: dict[str, np.ndarray] = {}
+    tokenizer, section = policy.tokenizer, recipe.tasks
 
     def encode(task: Task) -> np.ndarray:
         if task.key not in known:
-            known[task.key] = prompt_ids(task.prompt, policy.tokenizer, recipe.tasks)
+            known[task.key] = prompt_ids(task.prompt, tokenizer, section)
         return known[task.key]
 
     return Codec(
         encode,
-        lambda ids: decode(ids, policy.tokenizer),
-        lambda text: completion_ids(text, policy.tokenizer, recipe.tasks),
-        lambda messages: prompt_ids(messages, policy.tokenizer, recipe.tasks),
-        lambda messages, last: observation_ids(messages, last, policy.tokenizer, recipe.tasks),
-        lambda messages, text: resumed_ids(messages, text, policy.tokenizer, recipe.tasks),
+        lambda ids: decode(ids, tokenizer),
+        lambda text: completion_ids(text, tokenizer, section),
+        lambda messages: prompt_ids(messages, tokenizer, section, style.schemas),
+        lambda messages, last: observation_ids(messages, last, tokenizer, section, style.schemas),
+        lambda messages, text: resumed_ids(messages, text, tokenizer, section, style.schemas),
+        opened_thought(tokenizer, section),
+        lambda ids: unopened_ids(ids, tokenizer, section),
     )
 
 

@@ -337,8 +337,15 @@ class EnvSection(Section):
     """Episodes of many turns in an environment; everything is off while `name` is empty."""
 
     name: str = setting("", "calc, desk, maze, module:object or file.py:object; empty: single answers")
-    tool_format: Literal["terse", "hermes", "llama"] = setting(
-        "terse", "how tool calls are written; terse costs fewest tokens"
+    tool_format: Literal["terse", "hermes", "llama", "model"] = setting(
+        "terse",
+        "how tool calls are written; terse costs fewest tokens; model: as the model's own chat template does, which is "
+        "given the tools as JSON schemas",
+    )
+    old_reasoning: Literal["keep", "drop"] = setting(
+        "keep",
+        "thoughts of earlier turns (`<think>…</think>`) stay in the context, or are taken out of it as many chat templates "
+        "do: then each turn after a thought is a new segment, read from its beginning",
     )
     max_turns: int = setting(8, "actions of one episode; used up: scored as it is", ge=1)
     max_tool_calls: int = setting(0, "0: off; used up: scored as it is", ge=0)
@@ -593,6 +600,11 @@ class Recipe(Section):
             key = "reward.turn_scorers" if self.reward.turn_scorers else f"reward.potential = {self.reward.potential:g}"
             raise ValueError(f'{key} does nothing while env.name is empty: single answers have no turns to tell apart; '
                              'remove it, or name an environment, for example env.name = "maze"')  # fmt: skip
+        if self.env.tool_format == "model" and self.tasks.format == "text":
+            raise ValueError(
+                'env.tool_format = "model" hands the tools to the chat template, which tasks.format = "text" leaves out; '
+                'set tasks.format = "chat", or env.tool_format = "terse"'
+            )
         if not self.env.name and any(source.kind == "environment" for source in self.tasks.sources):
             raise ValueError('tasks.sources: kind = "environment" needs env.name, for example "calc"')
         names = [s.name or s.path for s in self.tasks.sources]

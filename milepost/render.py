@@ -3,11 +3,14 @@
 Chat: the tokenizer's template with the generation prompt; its special tokens are the template's business. Text: the
 plain encoding after the tokenizer's own leading tokens (its BOS), once. Nothing here ever cuts a prompt: one that is
 too long is dropped whole and counted, or refused. Text that spells out a special token means that token.
+
+What a template does is found by asking it; how it writes tool calls, in call_style.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +20,11 @@ from milepost.recipe import TasksSection
 from milepost.types import DataError, Message, RecipeError
 
 _QUESTION, _PROBE = "?", "milepost"  # a question and an answer, to see what a template does with them
-_MARK = "[milepost {}]"  # stands for a message while its template is rendered
+_MARK = '[milepost "{}"]'  # stands for a message while its template is rendered; in JSON it reads otherwise
+_KEPT = ("<tool_call>", "</tool_call>", "<think>", "</think>")  # what a reader of actions looks for, special token or not
+
+Schemas = Sequence[Mapping[str, Any]]
+"""Tools, as a chat template is given them."""
 
 
 def uses_chat(tokenizer: Any, section: TasksSection) -> bool:
@@ -28,13 +35,13 @@ def uses_chat(tokenizer: Any, section: TasksSection) -> bool:
     return section.format == "chat" or (section.format == "auto" and has_template)
 
 
-def prompt_ids(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSection) -> np.ndarray:
+def prompt_ids(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSection, schemas: Schemas = ()) -> np.ndarray:
     """int32 [n]: exactly the ids the policy is given. A text prompt is one user message; messages are taken as they are.
 
-    In text format messages are joined by newlines. Raises DataError when the template refuses the messages or the
-    tokenizer does not know a character.
+    In text format messages are joined by newlines; in chat the template is given `schemas` to show. Raises DataError when
+    the template refuses the messages or the tokenizer does not know a character.
     """
-    ids = _encode(tokenizer, _prompt_text(prompt, tokenizer, section))
+    ids = _encode(tokenizer, _prompt_text(prompt, tokenizer, section, schemas))
     if not uses_chat(tokenizer, section):
         lead = leading_ids(tokenizer)
         ids = ids if ids[: len(lead)] == lead and lead else lead + ids
@@ -43,12 +50,12 @@ def prompt_ids(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSe
     return np.array(ids, dtype=np.int32)
 
 
-def _prompt_text(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSection) -> str:
+def _prompt_text(prompt: str | Sequence[Message], tokenizer: Any, section: TasksSection, schemas: Schemas = ()) -> str:
     """What is encoded: the rendered template, or the text as it is."""
     if not uses_chat(tokenizer, section):
         return prompt if isinstance(prompt, str) else "\n".join(_content(m) for m in prompt)
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
-    text = _template(tokenizer, messages, add_generation_prompt=True)
+    text = templated(tokenizer, messages, schemas, add_generation_prompt=True)
     if not text.endswith(assistant_header(tokenizer)):
         raise DataError("the tokenizer's chat template does not end this prompt with the assistant's header; check "
                         "that its last message is not the assistant's own")  # fmt: skip
@@ -89,7 +96,9 @@ def completion_ids(text: str, tokenizer: Any, section: TasksSection) -> np.ndarr
     return np.array([*ids, end], dtype=np.int32)
 
 
-def observation_ids(messages: Sequence[Message], last: int, tokenizer: Any, section: TasksSection) -> np.ndarray:
+def observation_ids(
+    messages: Sequence[Message], last: int, tokenizer: Any, section: TasksSection, schemas: Schemas = ()
+) -> np.ndarray:
     """int32 [n]: all that stands between an action and the next one, appended to a history that is never rendered again.
 
     Chat: what the template writes after an assistant's answer (its end token only if `last`, the last sampled id, is not
@@ -103,25 +112,36 @@ def observation_ids(messages: Sequence[Message], last: int, tokenizer: Any, sect
         return np.array(_ids(tokenizer, "\n" + "".join(f"{text}\n" for text in contents), plain=True), np.int32)
     asked = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _PROBE}]
     marked = [{**m, "content": _MARK.format(i)} for i, m in enumerate(messages)]
-    text = _template(tokenizer, [*asked, *marked], add_generation_prompt=True)
-    frame = text[text.find(_PROBE) + len(_PROBE) :]
-    if (
-        _PROBE not in text
-        or not text.endswith(assistant_header(tokenizer))
-        or any(m["content"] not in frame for m in marked)
-    ):
-        roles = ", ".join(str(m.get("role")) for m in messages)
+    text = templated(tokenizer, [*asked, *marked], schemas, add_generation_prompt=True)
+    _, found, frame = text.partition(_PROBE)
+    ids = _filled(tokenizer, frame, contents) if found and text.endswith(assistant_header(tokenizer)) else None
+    if ids is None:
+        roles = ", ".join(dict.fromkeys(str(m.get("role")) for m in messages))
         raise DataError(f"the tokenizer's chat template does not write an answer followed by messages of the roles {roles} "
                         'as they are; use tasks.format = "text"')  # fmt: skip
-    ids: list[int] = []
-    for i, content in enumerate(contents):
-        before, frame = frame.split(_MARK.format(i), 1)
-        ids += [*_encode(tokenizer, before), *_ids(tokenizer, content, plain=True)]
-    ids += _encode(tokenizer, frame)
     return np.array(ids[1:] if ids and ids[0] == last == turn_end_id(tokenizer) else ids, np.int32)
 
 
-def resumed_ids(messages: Sequence[Message], text: str, tokenizer: Any, section: TasksSection) -> np.ndarray:
+def _filled(tokenizer: Any, frame: str, contents: Sequence[str]) -> list[int] | None:
+    """The ids of a rendered template with its marks replaced by texts in which nothing is a special token.
+
+    None if a mark is missing. Where the template writes contents as JSON, so are these.
+    """
+    ids: list[int] = []
+    for i, content in enumerate(contents):
+        mark = _MARK.format(i)
+        as_json = mark not in frame
+        before, found, frame = frame.partition(json.dumps(mark)[1:-1] if as_json else mark)
+        if not found:
+            return None
+        content = json.dumps(content, ensure_ascii=False)[1:-1] if as_json else content
+        ids += [*_encode(tokenizer, before), *_ids(tokenizer, content, plain=True)]
+    return ids + _encode(tokenizer, frame)
+
+
+def resumed_ids(
+    messages: Sequence[Message], text: str, tokenizer: Any, section: TasksSection, schemas: Schemas = ()
+) -> np.ndarray:
     """int32 [n]: a history that begins with `messages` and a text that an environment wrote, at the end of the last message
     if that is the user's, else in one of its own. As in observations, nothing in the text becomes a special token. Raises
     DataError if the template does not write the user's words as they are.
@@ -135,7 +155,7 @@ def resumed_ids(messages: Sequence[Message], text: str, tokenizer: Any, section:
         asked = [*before, {**last, "content": f"{_content(last)}\n{mark}"}]
     else:
         asked = [*messages, {"role": "user", "content": mark}]
-    head, found, tail = _prompt_text(asked, tokenizer, section).partition(mark)
+    head, found, tail = _prompt_text(asked, tokenizer, section, schemas).partition(mark)
     if not found:
         raise DataError("the tokenizer's chat template does not write the user's words as they are; use tasks.format = "
                         '"text"')  # fmt: skip
@@ -144,8 +164,15 @@ def resumed_ids(messages: Sequence[Message], text: str, tokenizer: Any, section:
 
 
 def decode(ids: Sequence[int] | np.ndarray, tokenizer: Any) -> str:
-    """The text of sampled ids without special tokens and without any tidying of spaces."""
-    return str(tokenizer.decode([int(i) for i in ids], skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    """The text of sampled ids without special tokens and without any tidying of spaces.
+
+    The marks of tool calls and of thought stay, also where the tokenizer has them as special tokens: they are read.
+    """
+    kept, given = _marks(tokenizer), [int(i) for i in ids]
+    if kept.isdisjoint(given):
+        return str(tokenizer.decode(given, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    dropped = _special_ids(tokenizer) - kept
+    return decode_all([i for i in given if i not in dropped], tokenizer)
 
 
 def check_format(tokenizer: Any, section: TasksSection) -> str:
@@ -176,8 +203,8 @@ def decode_all(ids: Sequence[int] | np.ndarray, tokenizer: Any) -> str:
 @lru_cache(maxsize=16)
 def _header(tokenizer: _ByTemplate) -> str:
     ask = [{"role": "user", "content": _QUESTION}]
-    bare = _template(tokenizer.inner, ask, add_generation_prompt=False)
-    prompt = _template(tokenizer.inner, ask, add_generation_prompt=True)
+    bare = templated(tokenizer.inner, ask, add_generation_prompt=False)
+    prompt = templated(tokenizer.inner, ask, add_generation_prompt=True)
     header = prompt.removeprefix(bare) if prompt.startswith(bare) else ""
     answered = _exchange(tokenizer.inner)
     before = answered[: answered.rindex(_PROBE)] if answered else prompt
@@ -207,14 +234,28 @@ def assistant_header(tokenizer: Any) -> str:
     return _header(_ByTemplate(tokenizer))
 
 
+def opened_thought(tokenizer: Any, section: TasksSection) -> str:
+    """ "<think>" if the template's header for the assistant opens a thought, else ""."""
+    opens = uses_chat(tokenizer, section) and assistant_header(tokenizer).rstrip().endswith("<think>")
+    return "<think>" if opens else ""
+
+
+def unopened_ids(ids: np.ndarray, tokenizer: Any, section: TasksSection) -> np.ndarray:
+    """int32 [n]: a history that ends with the assistant's header, without the thought that this header opens."""
+    if not (mark := opened_thought(tokenizer, section)):
+        return ids
+    header = assistant_header(tokenizer)
+    bare = _encode(tokenizer, header[: header.rindex(mark)])
+    return np.concatenate([ids[: len(ids) - len(_encode(tokenizer, header))], np.array(bare, np.int32)])
+
+
 def turn_end_id(tokenizer: Any) -> int | None:
     """The special token that the chat template writes right after an assistant's answer, or None."""
     answered = _exchange(tokenizer) if getattr(tokenizer, "chat_template", None) else ""
     if not answered:
         return None
     rest = tokenizer.encode(answered[answered.rindex(_PROBE) + len(_PROBE) :].lstrip(), add_special_tokens=False)
-    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(tokenizer.all_special_ids)
-    return int(rest[0]) if rest and rest[0] in special else None
+    return int(rest[0]) if rest and rest[0] in _special_ids(tokenizer) else None
 
 
 def leading_ids(tokenizer: Any) -> list[int]:
@@ -227,19 +268,34 @@ def leading_ids(tokenizer: Any) -> list[int]:
     return []
 
 
+def _special_ids(tokenizer: Any) -> set[int]:
+    return {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(tokenizer.all_special_ids)
+
+
+def _marks(tokenizer: Any) -> set[int]:
+    """The ids of single tokens that mark calls or thought."""
+    found = zip(_KEPT, tokenizer.convert_tokens_to_ids(list(_KEPT)))
+    return {int(i) for mark, i in found if i is not None and tokenizer.convert_ids_to_tokens(i) == mark}
+
+
 def _exchange(tokenizer: Any) -> str:
     """A rendered question and answer, or "" if the template refuses assistant messages."""
     messages = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _PROBE}]
     try:
-        text = _template(tokenizer, messages, add_generation_prompt=False)
+        text = templated(tokenizer, messages, add_generation_prompt=False)
     except DataError:
         return ""
     return text if _PROBE in text else ""
 
 
-def _template(tokenizer: Any, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
+def templated(
+    tokenizer: Any, messages: Sequence[Mapping[str, Any]], schemas: Schemas = (), *, add_generation_prompt: bool
+) -> str:
+    """What the tokenizer's chat template makes of messages and tools. Raises DataError."""
+    tools = [dict(tool) for tool in schemas] or None
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+        text = tokenizer.apply_chat_template(list(messages), tools=tools, tokenize=False,
+                                             add_generation_prompt=add_generation_prompt)  # fmt: skip
     except Exception as error:  # jinja raises what the template's author chose
         roles = ", ".join(str(m.get("role")) for m in messages)
         raise DataError(f"the model's chat template refuses messages with the roles {roles} ({error}); change the roles or "

@@ -36,6 +36,10 @@ class Codec:
     """(an environment's messages, the last sampled id) → the ids between an action and the next one"""
     resume: Callable[[Sequence[Message], str], np.ndarray]
     """(messages, a text of the environment's) → ids of a history that begins with both"""
+    opened: str = ""
+    """What the assistant's header has begun of every action: "<think>" where the chat template opens the thought itself."""
+    unopened: Callable[[np.ndarray], np.ndarray] = lambda ids: ids
+    """ids that end with that header → the same with a header that opens no thought"""
 
 
 def play(

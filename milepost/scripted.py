@@ -14,7 +14,7 @@ import numpy as np
 from milepost.env import Action, EnvSpec, Observation, Script, State
 from milepost.recipe import SftSection
 from milepost.sources import load_function
-from milepost.tools import Format, parse, render_call
+from milepost.tools import TERSE, Style, parse, split_thought
 from milepost.types import Episode, EpisodeId, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 
 
@@ -43,10 +43,10 @@ class Played:
 
 
 def play_script(
-    spec: EnvSpec, task: Task, script: Script, seed: int = 0, *, max_turns: int = 1000, format: Format = "terse",
+    spec: EnvSpec, task: Task, script: Script, seed: int = 0, *, max_turns: int = 1000, style: Style = TERSE,
     seconds: float = 120.0,
 ) -> Played:  # fmt: skip
-    """One episode in an instance of its own, in this process. Scripts write terse calls; `format` writes them anew.
+    """One episode in an instance of its own, in this process. Scripts write terse calls; `style` writes them anew.
 
     Raises RecipeError if it takes longer than `seconds`; its thread is then abandoned. What the environment or the script
     raises comes through.
@@ -55,7 +55,7 @@ def play_script(
 
     def run() -> None:
         try:
-            found.append(asyncio.run(_played(spec, task, script, seed, max_turns, format)))
+            found.append(asyncio.run(_played(spec, task, script, seed, max_turns, style)))
         except BaseException as error:
             found.append(error)
 
@@ -72,14 +72,14 @@ def play_script(
     return found[0]
 
 
-async def _played(spec: EnvSpec, task: Task, script: Script, seed: int, max_turns: int, format: Format) -> Played:
+async def _played(spec: EnvSpec, task: Task, script: Script, seed: int, max_turns: int, style: Style) -> Played:
     env: Any = spec.make()
     try:
         start = await _settled(env.reset(task, seed))
         start_state, steps, ended = await _settled(env.state()), [], False
         for text in script(task, env):
-            written = rewritten(text, spec, format)
-            action = parse(written, spec.tools, format) if spec.tools else Action(written)
+            written = rewritten(text, spec, style)
+            action = parse(written, spec.tools, style.format) if spec.tools else Action(written)
             seen = await _settled(env.step(action))
             steps.append(Step(written, action, seen, await _settled(env.state())))
             reached = spec.goal.ends and spec.goal.holds(task, start_state, steps[-1].state)
@@ -122,12 +122,16 @@ def demonstrator(section: SftSection, spec: EnvSpec) -> Script:
     return load_function(named, "sft.demonstrations")
 
 
-def rewritten(text: str, spec: EnvSpec, format: Format) -> str:
-    """What a script wrote, with its terse calls in another format. A text without calls stays as it is."""
-    if format == "terse" or not spec.tools:
+def rewritten(text: str, spec: EnvSpec, style: Style) -> str:
+    """What a script wrote, with its terse calls in another style, behind its leading thought if there is one.
+
+    A text without calls stays as it is.
+    """
+    if style.format == "terse" or not spec.tools:
         return text
-    calls = [call for call in parse(text, spec.tools, "terse").calls if call.error is None]
-    return "\n".join(render_call(call.name, call.arguments, format) for call in calls) or text
+    thought, _ = split_thought(text)
+    calls = [call for call in parse(text, spec.tools).calls if call.error is None]
+    return thought + style.write(calls) if calls else text
 
 
 def problems(spec: EnvSpec, tasks: Sequence[Task], seconds: float = 120.0) -> Iterator[str]:

@@ -4,6 +4,7 @@
     hermes   <tool_call>{"name": "refund", "arguments": {"order": 17}}</tool_call>
     llama    {"name": "refund", "parameters": {"order": 17}}
 
+A `Style` says which of them a policy uses, and how the calls of one action are put down.
 Whatever a policy can write gives calls or none, never an exception: one that cannot be carried out has an `error` that
 says what would work. Errors repeat no text of the policy's own except names and numbers, because they stand in its context.
 """
@@ -15,6 +16,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ClassVar, Literal
 
@@ -27,11 +29,18 @@ FORMATS: tuple[Format, ...] = ("terse", "hermes", "llama")
 
 def parse(text: str, tools: Sequence[Tool], format: Format = "terse") -> Action:
     """The calls in `text`, in order. A leading <think>…</think> is thought: calls in it are none."""
+    _, rest = split_thought(text)
+    return Action(text, tuple(_READERS[format](rest, tools)), format)
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """(the leading <think>…</think> with the blanks around it, or "", the rest). A thought without end is all there is."""
     thought = _THOUGHT.match(text)
-    return Action(text, tuple(_READERS[format](text[thought.end() :] if thought else text, tools)))
+    end = thought.end() if thought else 0
+    return text[:end], text[end:]
 
 
-def render_call(name: str, arguments: Mapping[str, Any], format: Format = "terse", tool: Tool | None = None) -> str:
+def render_call(name: str, arguments: Mapping[str, Any], format: str = "terse", tool: Tool | None = None) -> str:
     """The inverse of `parse`, for arguments that are booleans, texts, finite floats and ints of 64 bits.
 
     With `tool`, a terse call gives its arguments by position for as long as they come in the tool's order: fewer tokens.
@@ -47,7 +56,35 @@ def render_call(name: str, arguments: Mapping[str, Any], format: Format = "terse
     return f"<tool_call>\n{body}\n</tool_call>" if format == "hermes" else body
 
 
-def usage(tools: Sequence[Tool], format: Format = "terse") -> str:
+@dataclass(frozen=True)
+class Style:
+    """How a policy's calls are read and written; settled once, before anything is played."""
+
+    format: Format = "terse"
+    """How they are read."""
+    template: Callable[[Sequence[Call]], str] | None = None
+    """How the model's own chat template writes the calls of one action; None: `render_call`, one per line."""
+    schemas: tuple[Mapping[str, Any], ...] = ()
+    """The tools as that template is given them; empty: the system message lists them."""
+
+    def write(self, calls: Sequence[Call]) -> str:
+        if self.template is not None:
+            return self.template(calls)
+        return "\n".join(render_call(call.name, call.arguments, self.format) for call in calls)
+
+
+TERSE = Style()
+
+
+def schema(tool: Tool) -> dict[str, Any]:
+    """The tool as chat templates take it: a function with a JSON schema of its parameters."""
+    properties = {key: {"type": _JSON_TYPES[kind]} for key, (kind, _) in tool.parameters.items()}
+    required = [key for key, (_, needed) in tool.parameters.items() if needed]
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return {"type": "function", "function": {"name": tool.name, "description": tool.doc, "parameters": parameters}}
+
+
+def usage(tools: Sequence[Tool], format: str = "terse") -> str:
     """How to call a tool, in a few words: what a policy is told that called none."""
     if not tools:
         return "there are no tools"
@@ -76,18 +113,19 @@ def check_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Tool]) -
     return Call(name, {k: float(v) if tool.parameters[k][0] is float else v for k, v in given.items()})
 
 
-_THOUGHT = re.compile(r"\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THOUGHT = re.compile(r"\s*<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
 _NUMBER = r"[-+]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][-+]?\d{1,3})?"
 _INT_LIMIT = 2**63
 _SAMPLES = {int: 1, float: 1.5, str: "text", bool: True}
+_JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
 def _names(tools: Sequence[Tool]) -> str:
     return ", ".join(tool.name for tool in tools) or "none"
 
 
-def _example(tool: Tool, format: Format) -> str:
+def _example(tool: Tool, format: str) -> str:
     needed = {key: _SAMPLES[kind] for key, (kind, required) in tool.parameters.items() if required}
     return render_call(tool.name, needed, format).replace("\n", "")
 
@@ -246,7 +284,7 @@ def _llama(text: str, tools: Sequence[Tool]) -> Iterator[Call]:
             yield _from_json(value, "llama", tools)
 
 
-def _from_json(value: Any, format: Format, tools: Sequence[Tool]) -> Call:
+def _from_json(value: Any, format: str, tools: Sequence[Tool]) -> Call:
     key = "arguments" if format == "hermes" else "parameters"
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return Call("", error=f'give the "name" of a tool; {usage(tools, format)}')
@@ -313,8 +351,6 @@ class ToolEnv:
     """
 
     tools: ClassVar[tuple[Tool, ...]] = ()
-    format: Format = "terse"
-    """How calls are written, for what is said about calls; whoever parses with another format sets it."""
     task: Task | None = None
     """The task being played; set, like `over`, before a subclass's `reset` runs."""
     over: bool = False
@@ -347,7 +383,7 @@ class ToolEnv:
         if self.task is None or self.over:
             raise RuntimeError("step before reset, or after the world was over")
         if not action.calls:
-            hint = f"error: no tool was called; {usage(self._permitted, self.format)}"
+            hint = f"error: no tool was called; {usage(self._permitted, action.format)}"
             return Observation(({"role": "user", "content": hint},), num_invalid=1)
         messages: list[Message] = []
         num_invalid = 0

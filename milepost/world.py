@@ -28,7 +28,7 @@ from milepost.hosts import Fault, Host, Hosts
 from milepost.recipe import EnvSection
 from milepost.rollout import Codec
 from milepost.scripted import play_script
-from milepost.tools import parse, usage
+from milepost.tools import Style, parse, split_thought, usage
 from milepost.types import Episode, EpisodeId, Group, Message, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 
 _PATIENCE = 0.02
@@ -46,6 +46,16 @@ class World:
     context: int
     """Most tokens of a history, the next action included."""
     seed: int
+    asked: Style | None = None
+    """How calls are written, where the model's template was asked; else `limits.tool_format` says it."""
+
+    @property
+    def style(self) -> Style:
+        if self.asked is not None:
+            return self.asked
+        if self.limits.tool_format == "model":
+            raise RecipeError('env.tool_format = "model" is settled with the model\'s tokenizer, by `open_session`')
+        return Style(self.limits.tool_format)
 
     def start_seed(self, task: Task) -> int:
         """The same for all members of a group, and whenever the task comes again."""
@@ -55,12 +65,13 @@ class World:
     def opening(self, messages: Sequence[Message]) -> list[Message]:
         """What every history begins with: how to act, then what the environment says.
 
-        Tools that the environment's own words do not show are listed after them.
+        Tools that the environment's own words do not show are listed after them, unless the chat template shows them.
         """
-        spec, format = self.spec, self.limits.tool_format
-        parts = [spec.system, *(tool.signature() for tool in spec.tools if f"{tool.name}(" not in spec.system)]
-        if spec.tools and format != "terse":
-            parts.append(f"{usage(spec.tools, format)}.")
+        spec, style = self.spec, self.style
+        parts = [spec.system]
+        if not style.schemas:
+            parts += [tool.signature() for tool in spec.tools if f"{tool.name}(" not in spec.system]
+            parts += [f"{usage(spec.tools, style.format)}."] if spec.tools and style.format != "terse" else []
         system = "\n".join(part for part in parts if part)
         return [*([{"role": "system", "content": system}] if system else []), *messages]
 
@@ -137,7 +148,7 @@ def demonstrate(
     episodes = []
     for index, task in enumerate(tasks):
         played = play_script(world.spec, task, script, world.start_seed(task), max_turns=world.limits.max_turns,
-                             format=world.limits.tool_format,
+                             style=world.style,
                              seconds=world.limits.reset_seconds + world.limits.step_seconds)  # fmt: skip
         failed = not world.spec.goal.holds(task, played.start_state, played.final_state)
         if failed and script is world.spec.gold:
@@ -146,16 +157,25 @@ def demonstrate(
         room = min(max_new_tokens, world.context // 4)
         turns: list[Turn] = []
         for step in played.steps:
-            ids = codec.complete(step.text)
+            text = _continued(step.text, codec.opened)
+            ids = codec.complete(text)
             if len(history.ids) + len(ids) > world.context:
                 break
             sampled = Sampled(ids, np.zeros(len(ids)), 1.0, ((0, 0),), "stop")
-            turns.append(Turn(history.new, sampled, text=step.text, new_segment=history.new_segment))
+            turns.append(Turn(history.new, sampled, text=text, new_segment=history.new_segment))
             history.add(ids, step.observation, room, partial(world.summary, task, played.start_state, step.state))
         if turns:
             name = f"sft/{index}/{task.key}"
             episodes.append(Episode(EpisodeId("sft", index, task.key, 0), name, tuple(turns), _DONE))
     return episodes
+
+
+def _continued(text: str, opened: str) -> str:
+    """What a policy writes in place of `text` behind a header that has opened a thought: its rest, or its end at once."""
+    if not opened:
+        return text
+    thought, rest = split_thought(text)
+    return f"{thought.strip().removeprefix(opened).lstrip()}\n\n{rest}" if thought else f"</think>\n\n{text}"
 
 
 class _Pump:
@@ -322,10 +342,12 @@ class _Play:
     def _action(self, text: str) -> Action:
         """The calls in the text, no more of them than are left: one text can hold thousands."""
         spec, limits = self.world.spec, self.world.limits
+        text = self.codec.opened + text
         if not spec.tools:
             return Action(text)
-        calls = parse(text, spec.tools, limits.tool_format).calls
-        return Action(text, calls[: limits.max_tool_calls - self.num_calls] if limits.max_tool_calls else calls)
+        action = parse(text, spec.tools, self.world.style.format)
+        left = limits.max_tool_calls - self.num_calls if limits.max_tool_calls else len(action.calls)
+        return replace(action, calls=action.calls[:left])
 
     def _count(self, action: Action, observation: Observation) -> None:
         self.num_calls += len(action.calls)

@@ -19,7 +19,7 @@ LAYERS = [
      "reward_checks", "reward", "reward_spec", "credit", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze", "envs.hasty"],
     ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],
-    ["engines.base", "render", "embedded", "models", "policy", "store", "checkpoint", "health.canary",
+    ["engines.base", "render", "call_style", "embedded", "models", "policy", "store", "checkpoint", "health.canary",
      "health.order_played", "health.order"],
     ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "executors",
      "rollout", "history", "host_main", "host_slots", "hosts", "world", "learner", "cost", "meter"],

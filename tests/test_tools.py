@@ -345,8 +345,8 @@ def test_no_call_is_told_what_would_work():
                                     "there is refund, close"}
     ]  # fmt: skip
     assert seen.num_invalid == 1
-    env.format = "hermes"
-    assert '<tool_call>{"name": "refund"' in act(env, "done").messages[0]["content"]
+    hint = env.step(parse("done", env.tools, "hermes")).messages[0]["content"]
+    assert '<tool_call>{"name": "refund"' in hint
 
 
 @pytest.mark.parametrize("columns", [{"forbidden": ["delete", "close"]}, {"allowed": ["refund", "broken", "number"]}])

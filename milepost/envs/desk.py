@@ -333,12 +333,12 @@ def summed_up(task: Task, start: State, now: State) -> str:
 # --- scripted policies ---------------------------------------------------------------------------------------------------
 
 
-def _say(env: Environment, name: str, **arguments: Any) -> str:
-    return render_call(name, arguments, getattr(env, "format", "terse"), BY_NAME[name])
+def _say(name: str, **arguments: Any) -> str:
+    return render_call(name, arguments, tool=BY_NAME[name])
 
 
 def _gold(task: Task, env: Environment) -> Iterator[str]:
-    return (_say(env, name, **arguments) for name, arguments in task.columns["plan"])
+    return (_say(name, **arguments) for name, arguments in task.columns["plan"])
 
 
 def _empty(task: Task, env: Environment) -> Iterator[str]:
@@ -346,23 +346,23 @@ def _empty(task: Task, env: Environment) -> Iterator[str]:
 
 
 def _claim(task: Task, env: Environment) -> Iterator[str]:
-    yield "Step 1 done. All records were changed as asked; success.\n" + _say(env, "done")
+    yield "Step 1 done. All records were changed as asked; success.\n" + _say("done")
 
 
 def _loop(task: Task, env: Environment) -> Iterator[str]:
-    return repeat(_say(env, "search", text="late order"), 40)
+    return repeat(_say("search", text="late order"), 40)
 
 
 def _half(task: Task, env: Environment) -> Iterator[str]:
     yield from islice(_gold(task, env), len(task.columns["plan"]) // 2)
-    yield _say(env, "done")
+    yield _say("done")
 
 
 def _touch(task: Task, env: Environment) -> Iterator[str]:
     """All that is asked, and one thing more: no task asks for a name."""
     yield from islice(_gold(task, env), len(task.columns["plan"]) - 1)
-    yield _say(env, "update", id=_ids(env, "customers")[-1], field="name", value="Nobody")
-    yield _say(env, "done")
+    yield _say("update", id=_ids(env, "customers")[-1], field="name", value="Nobody")
+    yield _say("done")
 
 
 def _undo_redo(task: Task, env: Environment) -> Iterator[str]:
@@ -373,15 +373,15 @@ def _undo_redo(task: Task, env: Environment) -> Iterator[str]:
     field, value = next(iter(fields.items()))
     old = next(rows[str(number)][field] for rows in _state(env)["tables"].values() if str(number) in rows)
     for _ in range(6):
-        yield _say(env, "update", id=number, field=field, value=value)
-        yield _say(env, "update", id=number, field=field, value=old)
-    yield _say(env, "done")
+        yield _say("update", id=number, field=field, value=value)
+        yield _say("update", id=number, field=field, value=old)
+    yield _say("done")
 
 
 def _delete_all(task: Task, env: Environment) -> Iterator[str]:
     for number in [*_ids(env, "tickets"), *_ids(env, "orders"), *_ids(env, "customers")]:
-        yield _say(env, "delete", id=number)
-    yield _say(env, "done")
+        yield _say("delete", id=number)
+    yield _say("done")
 
 
 def _random(task: Task, env: Environment) -> Iterator[str]:
@@ -391,16 +391,16 @@ def _random(task: Task, env: Environment) -> Iterator[str]:
         pick = {table: rng.choice(numbers) for table in FIELDS if (numbers := _ids(env, table))}
         any_id, word = rng.choice([*pick.values()] or [0]), rng.choice(("late order", "open ticket", "customer"))
         calls = [
-            _say(env, "search", text=word),
-            _say(env, "read", id=any_id),
-            _say(env, "create", customer=pick.get("customers", 0), subject="noise", priority=rng.choice(("low", "high"))),
-            _say(env, "update", id=pick.get("customers", 0), field="phone", value=str(rng.randrange(1000, 10000))),
-            _say(env, "refund", order=pick.get("orders", 0)),
-            _say(env, "close", ticket=pick.get("tickets", 0)),
-            _say(env, "delete", id=any_id),
+            _say("search", text=word),
+            _say("read", id=any_id),
+            _say("create", customer=pick.get("customers", 0), subject="noise", priority=rng.choice(("low", "high"))),
+            _say("update", id=pick.get("customers", 0), field="phone", value=str(rng.randrange(1000, 10000))),
+            _say("refund", order=pick.get("orders", 0)),
+            _say("close", ticket=pick.get("tickets", 0)),
+            _say("delete", id=any_id),
         ]
         yield rng.choice(calls)
-    yield _say(env, "done")
+    yield _say("done")
 
 
 def _state(env: Environment) -> State:
