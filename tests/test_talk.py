@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from test_engine import CONFIGS, engine, full_forward, prompt, tiny
 
 from milepost.engines.base import SampleRequest, SamplingSettings
+from milepost.engines.local import LocalEngine
 from milepost.engines.talk import Conversation, PlainConversation
 from milepost.types import EpisodeId
 
@@ -76,14 +79,43 @@ def test_who_else_is_there_changes_no_token(turns, glue):
             assert together[key][1].ids.tolist() == sampled.ids.tolist()
 
 
-@pytest.mark.parametrize("turns", [2, 10, 20])
-def test_prefill_is_linear_in_turns(turns):
-    sampler = engine()
-    converse(sampler, [[0]] * turns, prompts=[prompt(9)], glue=3, max_new=2)
-    # The prompt once; then per turn the observation and the last token of the turn before, which was never fed.
-    assert sampler.counters.prefill_tokens == 9 + (turns - 1) * (3 + 1)
-    assert sampler.counters.decode_tokens == turns * (2 - 1)
-    assert sampler.counters.linear_tokens == sampler.counters.prefill_tokens + sampler.counters.decode_tokens
+def test_rows_that_join_late_leave_the_histories_of_others_as_they_were():
+    """A new row takes the place of a parked one, whose keys and values move to where there was no memory yet."""
+    turns = [list(range(t, -1, -1)) for t in range(6)]
+    seen = converse(engine(), turns, prompts=[prompt(5 + m % 3) for m in range(6)], glue=1, max_new=1)
+    assert len(seen) == 6 * 7 / 2
+    for context, sampled in seen.values():
+        ids = np.concatenate([context, sampled.ids])
+        np.testing.assert_allclose(sampled.logprobs, full_forward(tiny("llama"), ids, len(context), 1.0), rtol=0, atol=2e-4)
+
+
+def test_prefill_is_linear_in_turns():
+    """For every T from 2 to 50: the prompt once, for both siblings; then per turn and sibling the observation and the last
+    token of the turn before, which was never fed. A conversation that keeps nothing reads all of the history each turn."""
+    model = copy.deepcopy(tiny("llama"))
+    model.config.max_position_embeddings = 512  # turning angles are not bound to a length
+    keeps, forgets = (LocalEngine(model, (), seed=7) for _ in range(2))
+    linear = prefilled(keeps, keeps.converse(SamplingSettings(), prompt(9)))
+    assert linear == [9 + 2 * turn * (3 + 1) for turn in range(50)]
+    assert (keeps.counters.shared_tokens, keeps.counters.decode_tokens) == (9, 2 * 50)
+    assert keeps.counters.linear_tokens == linear[-1] + 2 * 50
+    quadratic = prefilled(forgets, PlainConversation(forgets, SamplingSettings()))
+    # 9 + 5 t tokens at turn t, of both; the first turn's prompt is one.
+    assert quadratic == [9 + 2 * sum(9 + 5 * t for t in range(1, turn + 1)) for turn in range(50)]
+
+
+def prefilled(sampler, conversation):
+    """Tokens prefilled up to each of 50 turns: 2 tokens sampled by each of two siblings, then 3 of an observation."""
+    contexts, counts = [prompt(9), prompt(9)], []
+    with conversation as talk:
+        for turn in range(50):
+            for member in range(2):
+                talk.submit(SampleRequest(name_of(member), turn, contexts[member], 2))
+            while talk.num_active:
+                for request, sampled in talk.step():
+                    contexts[request.episode.member] = np.concatenate([request.ids, sampled.ids, prompt(3, seed=turn)])
+            counts.append(sampler.counters.prefill_tokens)
+    return counts
 
 
 def test_siblings_share_their_prompt():

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from transformers import DynamicCache
+from transformers.cache_utils import Cache, DynamicLayer
 
 from milepost.engines import forked, lean
 from milepost.engines.base import SampleRequest, SamplingSettings
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FIRST_ROWS, _FIRST_SUFFIX = 16, 64
+_FIRST_SUFFIX = 64
 _PAST_TOKENS = 8192
 """Padded tokens of history that one extending forward may copy together."""
 _WASTE = 32
@@ -90,50 +89,46 @@ class RaggedMemory(ForkedMemory):
         self.suffix_B = np.append(self.suffix_B, 0)
         return len(self.prompt_B) - 1
 
-    def past(self, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Per layer, the keys and values [1, K, t, D] of all that the row has seen."""
-        prompt, p, t = int(self.prompt_B[row]), int(self.lengths_N[self.prompt_B[row]]), int(self.suffix_B[row])
+    def extended(
+        self, index: int, rows: Sequence[int], count: np.ndarray, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One layer's keys and values [n, K, L + m, D]: all that the rows have seen, zeros behind what is shorter than the
+        longest, then the new ones [n, K, m, D]. Of these the last count[i] are kept as row i's own; `grow` counts them.
+
+        A past is copied here alone, and one layer at a time.
+        """
+        layer, width = self.layers[index], key.shape[2]
+        lengths = self.lengths_N[self.prompt_B[list(rows)]], self.suffix_B[list(rows)]
+        longest = int(sum(lengths).max())
+        self._reserve(layer, key, len(self.prompt_B), int((lengths[1] + count).max()))
+        blocks = (layer.prompt_k, layer.suffix_k, key), (layer.prompt_v, layer.suffix_v, value)
         result = []
-        for layer in self.layers:
-            k, v = (x[prompt : prompt + 1, :, :p] for x in (layer.prompt_k, layer.prompt_v))
-            if t:
-                own = (x[row : row + 1, :, :t] for x in (layer.suffix_k, layer.suffix_v))  # type: ignore[index]
-                k, v = (torch.cat(pair, 2) for pair in zip((k, v), own))
-            result.append((k, v))
-        return result
+        for prompts, suffixes, new in blocks:
+            whole = new.new_zeros(len(rows), new.shape[1], longest + width, new.shape[3])
+            for i, (row, p, t, m) in enumerate(zip(rows, *lengths, count)):
+                whole[i, :, :p] = prompts[self.prompt_B[row], :, :p]
+                whole[i, :, p : p + t] = suffixes[row, :, :t]  # type: ignore[index]
+                suffixes[row, :, t : t + m] = new[i, :, width - m :]  # type: ignore[index]
+            whole[:, :, longest:] = new
+            result.append(whole)
+        return result[0], result[1]
 
-    def pasts(self, rows: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Per layer, the keys and values [n, K, L, D] of all that the rows have seen, zeros behind what is shorter."""
-        if len(rows) == 1:
-            return self.past(rows[0])
-        each = [self.past(row) for row in rows]
-        longest = max(past[0][0].shape[2] for past in each)
-        return [
-            (torch.stack([F.pad(past[at][0][0], (0, 0, 0, longest - past[at][0].shape[2])) for past in each]),
-             torch.stack([F.pad(past[at][1][0], (0, 0, 0, longest - past[at][1].shape[2])) for past in each]))
-            for at in range(len(self.layers))
-        ]  # fmt: skip
-
-    def extend(self, row: int, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-        """Appends per-layer keys/values [K, m, D] to a row."""
-        at, m = int(self.suffix_B[row]), keys[0].shape[1]
-        for layer, k, v in zip(self.layers, keys, values, strict=True):
-            self._reserve(layer, k[None], len(self.prompt_B), at + m)
-            layer.suffix_k[row, :, at : at + m] = k  # type: ignore[index]
-            layer.suffix_v[row, :, at : at + m] = v  # type: ignore[index]
-        self.suffix_B[row] += m
+    def grow(self, rows: Sequence[int], count: np.ndarray) -> None:
+        """The rows are longer by what every layer was given."""
+        self.suffix_B[list(rows)] += count
 
     def swap(self, a: int, b: int) -> None:
         """Two rows change places."""
         if a == b:
             return
         used = int(max(self.suffix_B[a], self.suffix_B[b]))
-        for layer in self.layers:
+        for layer in self.layers if used else ():
+            assert layer.suffix_k is not None, "a row with a suffix has memory for it"
+            self._reserve(layer, layer.suffix_k, len(self.prompt_B), used)  # a new row may have none yet
             for tensor in (layer.suffix_k, layer.suffix_v):
-                if tensor is not None and used and max(a, b) < len(tensor):
-                    kept = tensor[a, :, :used].clone()
-                    tensor[a, :, :used] = tensor[b, :, :used]
-                    tensor[b, :, :used] = kept
+                kept = tensor[a, :, :used].clone()
+                tensor[a, :, :used] = tensor[b, :, :used]
+                tensor[b, :, :used] = kept
         for values in (self.prompt_B, self.suffix_B):
             values[a], values[b] = values[b], values[a]
 
@@ -166,18 +161,39 @@ class RaggedMemory(ForkedMemory):
         return memory.suffix_k[:rows, :, : self._top], memory.suffix_v[:rows, :, : self._top]  # type: ignore[index]
 
     def _reserve(self, layer: _LayerMemory, like: torch.Tensor, rows: int, length: int) -> None:
-        """Room for `rows` rows of `length` suffix tokens. Doubling copies each token at most once on average."""
+        """Room for `rows` rows of `length` suffix tokens. Doubling copies each token at most once on average; only what is
+        short of room is doubled."""
         have_rows, have = (0, 0) if layer.suffix_k is None else (layer.suffix_k.shape[0], layer.suffix_k.shape[2])
         if rows <= have_rows and length <= have:
             return
-        rows = have_rows if rows <= have_rows else max(_FIRST_ROWS, 2 * have_rows, rows)
-        length = have if length <= have else max(_FIRST_SUFFIX, 2 * have, length)
+        if length > have:
+            length = max(_FIRST_SUFFIX, 2 * have, length)
+        else:
+            rows, length = max(2 * have_rows, rows), have
         for name in ("suffix_k", "suffix_v"):
             # Zeros, not just any memory: masked places are multiplied by 0, which garbage such as NaN would survive.
             new = like.new_zeros(rows, like.shape[1], length, like.shape[3])
             if (old := getattr(layer, name)) is not None:
-                new[:have_rows, :, :have] = old
+                new[:have_rows, :, :have] = old[:rows]
             setattr(layer, name, new)
+
+
+class _PastLayer(DynamicLayer):
+    """A cache layer that keeps what is new in a `RaggedMemory`, and shows the past from there."""
+
+    def __init__(self, memory: RaggedMemory, index: int, rows: Sequence[int], start: np.ndarray, count: np.ndarray):
+        super().__init__()
+        self.memory, self.index, self.rows, self.count, self.longest = memory, index, rows, count, int(start.max())
+        self.is_initialized = True
+
+    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return self.memory.extended(self.index, self.rows, self.count, key_states, value_states)
+
+    def get_seq_length(self) -> int:
+        return self.longest
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.longest + query_length, 0
 
 
 def _placed(block: torch.Tensor, x: torch.Tensor, index: int, longest: int) -> torch.Tensor:
@@ -198,7 +214,7 @@ class _Episode:
     row: int
     prompt: int
     ids: np.ndarray
-    """All ids whose keys and values are stored: prompt and suffix."""
+    """All ids whose keys and values are stored, prompt and suffix, up to the end of the last turn."""
 
 
 @dataclass
@@ -311,7 +327,7 @@ class Conversation:
         for batch in self._batches(requests):
             for request, row in zip(batch, self._extend(batch)):
                 logits[request.episode] = row[None]
-        for request in requests:
+        for request in sorted(requests, key=lambda r: self.episodes[r.episode].row):  # few of them have to move
             self._run(request, logits[request.episode])
 
     def _batches(self, requests: Sequence[SampleRequest]) -> Iterator[list[SampleRequest]]:
@@ -338,24 +354,20 @@ class Conversation:
         known = [self.episodes[request.episode] for request in requests]
         start, whole = (np.array([len(x.ids) for x in items]) for items in (known, requests))
         count, width = whole - start, int((whole - start).max())
-        pasts = self.memory.pasts([episode.row for episode in known])
-        cache = DynamicCache(config=self.engine.model.config)
-        for layer, (k, v) in enumerate(pasts):
-            cache.update(k, v, layer)
+        rows = [episode.row for episode in known]
+        layers = [_PastLayer(self.memory, index, rows, start, count) for index in range(len(self.memory.layers))]
         tokens = np.zeros((len(known), width), np.int64)
         for row, request in enumerate(requests):
             tokens[row, width - count[row] :] = request.ids[start[row] :]
         positions = np.maximum(0, whole[:, None] - width + np.arange(width))
-        mask = _extension_mask(start, count, pasts[0][0].dtype) if len(known) > 1 else None
+        mask = _extension_mask(start, count, self.engine.model.dtype) if len(known) > 1 else None
         logits = self.engine.forward(
-            torch.from_numpy(tokens).to(device), torch.from_numpy(positions).to(device), cache,
+            torch.from_numpy(tokens).to(device), torch.from_numpy(positions).to(device), Cache(layers=layers),
             None if mask is None else mask.to(device),
         )  # fmt: skip
-        keys, values = _layers(cache)
-        for row, episode in enumerate(known):
-            own = [[x[row, :, x.shape[2] - int(count[row]) :] for x in pair] for pair in (keys, values)]
-            self.memory.extend(episode.row, *own)
-            episode.ids = requests[row].ids
+        self.memory.grow(rows, count)
+        for episode, request in zip(known, requests):
+            episode.ids = request.ids
         self._count_extension(start, count, time.perf_counter() - began)
         return logits
 
@@ -391,6 +403,9 @@ class Conversation:
             running.logprobs.append(logprob)
         going = np.array([r.ids[-1] not in self.engine.eos_ids and len(r.ids) < len(r.noise) for r in self.running])
         finished = [r for r, goes in zip(self.running, going) if not goes]
+        for running in finished:  # its last token was not fed
+            episode = self.episodes[running.request.episode]
+            episode.ids = np.append(running.request.ids, np.array(running.ids[:-1], np.int32))
         self._park(going)
         keep = torch.from_numpy(np.array([r.ids[-1] for r in self.running], np.int64)).to(tokens.device)
         self.logits = self._feed(keep) if len(keep) else None
@@ -422,9 +437,6 @@ class Conversation:
             with forked.attending(self.engine.model, memory):
                 logits = self.engine.forward(tokens_A[:, None], memory.positions()[:, None], ForkedCache(memory))
         memory.end_step()
-        for running in self.running:
-            episode = self.episodes[running.request.episode]
-            episode.ids = np.append(episode.ids, np.int32(running.ids[-1]))
         return logits
 
     def _sampled(self, running: _Running) -> Sampled:
