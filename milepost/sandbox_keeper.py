@@ -238,11 +238,12 @@ class Keeper:
             cpu_seconds=limits["cpu_seconds"], memory_bytes=self.facts["base_bytes"] + (limits["memory_mb"] << 20),
             file_bytes=limits["file_mb"] << 20, processes=limits["processes"] + self.facts["extra_processes"],
         )  # fmt: skip
-        if (uid := self.facts["uid"]) is not None:
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
         if self.facts["linux"]:
-            walls.drop_capabilities()
+            walls.change_user(self.facts["uid"])
+        elif self.facts["uid"] is not None:
+            os.setgroups([])
+            os.setgid(self.facts["uid"])
+            os.setuid(self.facts["uid"])
         if self.facts["filter"]:
             only = 0 if self.namespaces else os.getpid()
             install_filter(make_filter(may_fork=self.facts["may_fork"], only_pid=only))
