@@ -122,6 +122,14 @@ def _below_worker(error: BaseException) -> Any:
     return error.__traceback__.tb_next if error.__traceback__ else None
 
 
+def _cpu_seconds() -> float:
+    """Used so far by this process, and by the children that it waited for."""
+    import resource
+
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
 def _serve(requests: io.BufferedReader, replies: io.BufferedWriter) -> None:
     me = os.getpid()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -137,6 +145,7 @@ def _serve(requests: io.BufferedReader, replies: io.BufferedWriter) -> None:
             isolation = _isolate(header["memory_mb"]) if header["isolated"] else Isolation(network=False, memory=False)
             reply["isolation"] = asdict(isolation)
         reply |= _run(header["function"], body)
+        reply["cpu_seconds"] = _cpu_seconds()
         if os.getpid() != me:  # the function forked and came back twice
             os._exit(1)
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pickle
 import secrets
@@ -69,7 +70,10 @@ class WorkerPool:
         if size < 1:
             raise ValueError(f"a pool needs at least one worker, not {size}")
         self.size, self.isolated, self.memory_mb, self.setup = size, isolated, memory_mb, setup
+        self.num_calls = 0
+        """How many it was given so far, whatever became of them."""
         self._workers: list[_Worker] = []
+        self._cpu_seconds: list[float] = []  # of each process that it ever had
         self._lock = threading.Lock()
         self._isolation: Isolation | None = None
         # Runs at close(), at garbage collection and at interpreter exit, whichever comes first.
@@ -83,6 +87,12 @@ class WorkerPool:
     @property
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self._workers]
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What its processes used so far, their start and what they waited for included: of those that ended all of it, of
+        the others as much as at their last answer."""
+        return math.fsum(self._cpu_seconds)
 
     def start(self) -> Answer:
         """Brings up one worker if there is none and returns what `setup` returned there."""
@@ -101,6 +111,7 @@ class WorkerPool:
         """Runs all calls, each within its own deadline; answers in the order of the calls. Never raises for a call."""
         self._require_open()
         with self._lock:
+            self.num_calls += len(calls)
             answers: dict[int, Answer] = {}
             pending = deque(enumerate(calls))
             try:
@@ -132,7 +143,7 @@ class WorkerPool:
             raise RuntimeError("this worker pool is closed")
 
     def _spawn(self) -> _Worker:
-        worker = _Worker(self.isolated, self.memory_mb, self.setup)
+        worker = _Worker(self.isolated, self.memory_mb, self.setup, self._cpu_seconds)
         self._workers.append(worker)
         return worker
 
@@ -190,6 +201,12 @@ class WorkerPool:
         self._workers.remove(worker)
 
 
+def spent_by(pools: Sequence[WorkerPool]) -> dict[str, float]:
+    """Calls and CPU-seconds of these pools so far, under the names of their metrics; empty if none has run anything."""
+    calls, seconds = sum(pool.num_calls for pool in pools), math.fsum(pool.cpu_seconds for pool in pools)
+    return {"scorer/calls": float(calls), "scorer/cpu_seconds": seconds} if calls or seconds else {}
+
+
 def _kill_workers(workers: list[_Worker], owner: int) -> None:
     if os.getpid() != owner:  # a forked copy of the trainer must not kill the workers of the original
         return
@@ -200,7 +217,8 @@ def _kill_workers(workers: list[_Worker], owner: int) -> None:
 class _Worker:
     """The parent's end of one process."""
 
-    def __init__(self, isolated: bool, memory_mb: int, setup: Call | None) -> None:
+    def __init__(self, isolated: bool, memory_mb: int, setup: Call | None, cpu_seconds: list[float]) -> None:
+        """Keeps the CPU-seconds of its process in a place of its own at the end of `cpu_seconds`."""
         requests, self._requests = os.pipe()
         self._replies, replies = os.pipe()
         self._output = -1
@@ -219,6 +237,8 @@ class _Worker:
         for fd in (self._requests, self._replies, self._output):
             if fd >= 0:
                 os.set_blocking(fd, False)
+        self._cpu_seconds, self._place = cpu_seconds, len(cpu_seconds)
+        cpu_seconds.append(0.0)
         self.started = self.sent = time.monotonic()
         self.ready: Answer | None = None
         self.isolation: Isolation | None = None
@@ -294,6 +314,7 @@ class _Worker:
             del self._inbox[: FRAME.size + size]
             if reply["token"] != self._token:
                 raise ValueError("answer to another call")
+            self._cpu_seconds[self._place] = float(reply["cpu_seconds"])
             if "isolation" in reply:
                 self.isolation = Isolation(**reply["isolation"])
             if reply["failure"] is None:
@@ -311,18 +332,34 @@ class _Worker:
         return self._tail.decode("utf-8", "replace").strip()
 
     def _obituary(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(1.0)
-        code = self.process.poll()
+        code = self._ended(1.0)
         how = "closed its pipe" if code is None else f"exit status {code}" if code >= 0 else f"signal {-code}"
         return f"worker ended: {how}\n{self._printed()}".strip()
+
+    def _ended(self, seconds: float = math.inf) -> int | None:
+        """Waits for the process to end; its exit code, or None if it still runs. What it used in all is known then."""
+        until, pause = time.monotonic() + seconds, 0.0005
+        while self.process.returncode is None:
+            try:
+                pid, status, usage = os.wait4(self.process.pid, 0 if seconds == math.inf else os.WNOHANG)
+            except ChildProcessError:  # somebody else waited for it
+                return self.process.wait()
+            if pid:
+                self.process.returncode = os.waitstatus_to_exitcode(status)
+                self._cpu_seconds[self._place] = usage.ru_utime + usage.ru_stime
+            elif time.monotonic() >= until:
+                break
+            else:
+                time.sleep(pause)
+                pause = min(0.05, 2 * pause)
+        return self.process.returncode
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait()
+        self._ended()
         for fd in (self._requests, self._replies, self._output):
             if fd >= 0:
                 os.close(fd)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from milepost.workers import Call, WorkerPool
+from milepost.workers import Call, WorkerPool, spent_by
 
 FUNCTIONS = """
 import json, os, signal, socket, subprocess, sys, time
@@ -53,6 +53,15 @@ def forge():
 def connect(port):
     try: socket.create_connection(("127.0.0.1", port), 2).close(); return True
     except OSError: return False
+def burn(seconds):
+    begin = time.process_time()
+    while time.process_time() - begin < seconds: pass
+def burn_and_die(seconds): burn(seconds); os._exit(0)
+def burn_and_hang(seconds): burn(seconds); time.sleep(600)
+def burn_in_child(seconds):
+    pid = os.fork()
+    if pid == 0: burn(seconds); os._exit(0)
+    os.waitpid(pid, 0)
 def slow_setup(): time.sleep(1.5); return "up"
 def broken_setup(): raise RuntimeError("no model here")
 """
@@ -215,6 +224,24 @@ def test_setup_runs_once_per_process_outside_the_calls_deadline(file):
         assert {a.failure for a in answers} == {"error: RuntimeError"}
         assert "no model here" in answers[0].detail
         assert pool.start().failure == "error: RuntimeError"
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout", "failure"),
+    [("burn", 60, None), ("burn_and_die", 60, "worker_died"), ("burn_and_hang", 3, "timeout"), ("burn_in_child", 60, None)],
+)
+def test_the_cpu_seconds_of_its_processes_are_counted_however_they_end(pool, file, name, timeout, failure):
+    assert (pool.cpu_seconds, pool.num_calls) == (0, 0)
+    pool.call(f"{file}:double", {"x": 1})
+    began = pool.cpu_seconds
+    assert began > 0  # starting costs too
+    assert pool.call(f"{file}:{name}", {"seconds": 0.3}, timeout).failure == failure
+    assert 0.3 <= pool.cpu_seconds - began < 1.5
+    assert pool.num_calls == 2
+    spent = pool.cpu_seconds
+    pool.close()
+    assert spent <= pool.cpu_seconds < spent + 0.5  # known after the end too
+    assert spent_by([pool]) == {"scorer/calls": 2, "scorer/cpu_seconds": pool.cpu_seconds}
 
 
 def test_arguments_that_cannot_travel_fail_alone(pool, file):
