@@ -18,6 +18,7 @@ from milepost.launch import open_session
 from milepost.progress import say
 from milepost.recipe import load_recipe
 from milepost.report import show, write_report
+from milepost.stages.compare import cpu_of
 from milepost.stages.grpo import run_grpo
 from milepost.stages.pipeline import run_pipeline
 from milepost.stages.session import Session, load_weights
@@ -54,8 +55,9 @@ def demo(overrides: Sequence[str], *, controls: bool) -> int:
 
 
 def run_controls(session: Session) -> dict[str, EvalReport]:
-    """Both controls from the same warm start, each for the CPU-seconds GRPO used; tested on the same tasks and noise."""
-    budget = sum(seconds for _, seconds in session.run.metrics("cpu_seconds", "grpo"))
+    """Both controls from the same warm start, each for the CPU-seconds GRPO used, processes that score included; tested on
+    the same tasks and noise."""
+    budget = cpu_of(session.run, "grpo") or 0.0
     start = latest(session.run.checkpoints / "sft", warn=say)
     assert start is not None, "the demo's recipe has a warm start"
     reports = {}

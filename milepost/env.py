@@ -146,6 +146,10 @@ class Cost:
     amount: Callable[[Task, Sequence[State]], float]
 
 
+Potential = Callable[[Task, State, State], float]
+"""(task, start state, state now) → how near the goal is, from 0 to 1. For shaping, which takes it as 0 at every end."""
+
+
 Script = Callable[[Task, Environment], Iterator[str]]
 """A scripted policy: yields what it writes, turn by turn, after the environment was reset. The gold one may look into the
 state; a known-bad one shows a way to cheat or to fail. It stops yielding when it has nothing more to do."""
@@ -166,6 +170,8 @@ class EnvSpec:
     """Empty: actions are plain text."""
     milestones: tuple[Milestone, ...] = ()
     costs: tuple[Cost, ...] = ()
+    potential: Potential | None = None
+    """What `reward.potential` weighs."""
     gold: Script | None = None
     known_bad: Mapping[str, Script] = field(default_factory=dict)
     volatile: tuple[str, ...] = ()

@@ -51,10 +51,15 @@ def describe_reward(recipe: Recipe) -> list[str]:
             held = " + ".join(f"{weight:g}·{name}" for name, weight in reward.milestones.items())
             terms.append(f"+ min({reward.milestone_cap:g}, {held})")
         terms += [f"− min({c.cap:g}, {c.weight:g}·max(0, {c.name} − {c.free:g}))" for c in reward.costs]
+        terms += [
+            f"+ min({s.cap:g}, {s.weight:g}·Σ over turns of {s.resolved_label})" for s in reward.turn_scorers if s.weight
+        ]
         lines.append(f"reward = {' '.join(terms)}, success read from the final state whatever the stop reason")
         if reward.milestone_form == "potential":
             held = " + ".join(f"{weight:g}·{name}" for name, weight in reward.milestones.items())
             lines.append(f"each turn also gets γΦ′ − Φ, Φ = min({reward.milestone_cap:g}, {held}), 0 at every end")
+        if reward.potential:
+            lines.append(f"each turn also gets {reward.potential:g}·(γΦ′ − Φ), Φ of the environment, 0 at every end")
     if reward.length.form != "none":
         length = reward.length
         value = {
@@ -64,6 +69,10 @@ def describe_reward(recipe: Recipe) -> list[str]:
             "overlong": f"−{length.resolved_weight:g} from {length.target} tokens on, rising over {length.buffer} tokens",
         }[length.form]
         lines.append(f"length: {value}")
+        if length.max_mean:
+            bounds = f"{length.resolved_weight:g} up to {length.max_weight:g}"
+            lines.append(f"length: the weight rises from {bounds}, by {100 * length.rate:g} % a step, while a step's mean "
+                         f"exceeds {length.max_mean} tokens, and falls again below")  # fmt: skip
     return lines
 
 

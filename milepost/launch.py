@@ -69,7 +69,8 @@ def open_session(
             check_rule(recipe.env, spec)
         if existing and spec:
             check_version(existing, spec)
-        grader = EnvGrader.of(recipe, spec) if spec else stack.enter_context(Grader(recipe.reward))
+        grader: Grader | EnvGrader = EnvGrader.of(recipe, spec) if spec else Grader(recipe.reward)
+        stack.enter_context(grader)
         # The tokenizer is fetched when the first row is ready to be counted: unreadable rows are told before.
         model = model_of(recipe)
         tokenizer = lru_cache(maxsize=1)(lambda: load_tokenizer(model))

@@ -27,9 +27,20 @@ from milepost.envs.find import find_env
 from milepost.play import changes
 from milepost.recipe import Recipe
 from milepost.reward_checks import label_of
-from milepost.reward_spec import RewardSpec, make_reward, progress, states_of, turn_rewards, units_used
+from milepost.reward_spec import (
+    NO_SCORES,
+    RewardSpec,
+    is_measure,
+    make_reward,
+    potentials,
+    progress,
+    states_of,
+    turn_rewards,
+    units_used,
+)
 from milepost.store import EpisodeLine, Run, StoredEpisode
 from milepost.terminal import BOLD, DIM, cells, framed, shortened, table, visible
+from milepost.turn_scorers import Scores
 from milepost.types import Credit, Episode, EpisodeId, RecipeError, Reward, Task, Turn
 
 READ, WROTE, NOTE = "  │ ", "  ┃ ", "    "
@@ -157,7 +168,9 @@ class _Timeline:
         self.task = self.run.task(episode.id.task_key)
         self.spell = speller(self.run)
         self.largest = max(self.run.largest_advantage(self.stored.phase, self.stored.step), largest_of(credit))
-        notes, problem = turn_notes(self.run.recipe, self.task, episode, full=self.full)
+        reward = self.stored.reward
+        scores = reward.turn_scores if reward else {}
+        notes, problem = turn_notes(self.run.recipe, self.task, episode, scores, full=self.full)
         yield from self._head()
         if problem:
             yield from self._note(problem)
@@ -247,7 +260,7 @@ class _Timeline:
         if detail := episode.facts.get("fault"):
             yield from self._note(f"fault: {detail}")
         yield from self._note(f"{outcome(reward)}{_sum(reward, self.run.recipe)}")
-        measured = {k: v for k, v in (reward.parts if reward else {}).items() if _is_measure(k)}
+        measured = {k: v for k, v in (reward.parts if reward else {}).items() if is_measure(k)}
         if measured:
             yield from self._note("measured: " + ", ".join(f"{name} {short(value)}" for name, value in measured.items()))
         if credit is not None:
@@ -287,15 +300,11 @@ def outcome(reward: Reward | None) -> str:
 
 def _sum(reward: Reward | None, recipe: Recipe | None) -> str:
     """What the total is made of; parts of reward functions are stored raw, so their weights stand beside them."""
-    paid = {name: value for name, value in (reward.parts if reward else {}).items() if not _is_measure(name)}
+    paid = {name: value for name, value in (reward.parts if reward else {}).items() if not is_measure(name)}
     weights = {label_of(f): f.weight for f in recipe.reward.functions} if recipe and not recipe.env.name else {}
     terms = [f"{name} {short(value)}{'' if weights.get(name, 1) == 1 else f' × {weights[name]:g}'}"
              for name, value in paid.items()]  # fmt: skip
     return f" = {' + '.join(terms)}" if terms else ""
-
-
-def _is_measure(part: str) -> bool:
-    return part.startswith(("progress/", "used/"))
 
 
 def _place_in_loss(credit: Credit) -> str:
@@ -408,9 +417,11 @@ def spelled(decode: Callable[[list[int]], str], ids: list[int], before: list[int
 # ---- what the environment's predicates find --------------------------------------------------------------------------
 
 
-def turn_notes(recipe: Recipe, task: Task, episode: Episode, *, full: bool = False) -> tuple[list[list[str]], str]:
+def turn_notes(
+    recipe: Recipe, task: Task, episode: Episode, scores: Scores = NO_SCORES, *, full: bool = False
+) -> tuple[list[list[str]], str]:  # fmt: skip
     """(lines about each turn, what kept the environment from being asked, or ""): milestones, costs so far, invalid calls,
-    changes of the state, what the turn earned."""
+    what turn scorers said, changes of the state, what the turn earned."""
     turns = len(episode.turns)
     notes: list[list[str]] = [[] for _ in range(turns)]
     states = _states(episode)
@@ -418,16 +429,21 @@ def turn_notes(recipe: Recipe, task: Task, episode: Episode, *, full: bool = Fal
         notes[t] += _marks(turn)
         if states:
             notes[t] += _changed(states[t], states[t + 1], full)
+        notes[t] += [f"scored by {label}: {_said(row[t])}" for label, row in scores.items() if t < len(row)]
     if not states or not recipe.env.name:
         return notes, ""
     try:
         spec = find_env(recipe.env.name, "env.name")
         _refuse_other(spec, episode)
-        for t, lines in enumerate(_found(recipe, spec, task, episode)):
+        for t, lines in enumerate(_found(recipe, spec, task, episode, scores)):
             notes[t] += lines
         return notes, ""
     except Exception as error:  # the user's own environment: the rest of the episode is there without it
         return notes, f"milestones and costs are not shown: {type(error).__name__}: {error}"
+
+
+def _said(score: float | None) -> str:
+    return "no score" if score is None else f"{score:.3g}"
 
 
 def _states(episode: Episode) -> list[Any]:
@@ -458,12 +474,13 @@ def _changed(before: Any, after: Any, full: bool) -> Iterator[str]:
         yield f"state: … {len(found) - len(shown)} more changes, --full shows them"
 
 
-def _found(recipe: Recipe, spec: EnvSpec, task: Task, episode: Episode) -> list[list[str]]:
+def _found(recipe: Recipe, spec: EnvSpec, task: Task, episode: Episode, scores: Scores) -> list[list[str]]:
     """Lines of each turn from the environment's predicates."""
     rewards = make_reward(recipe, spec)
     every = RewardSpec(milestones={m.name: 1.0 for m in spec.milestones})
     held = progress(every, spec, task, states_of(episode))
-    earned = _earned(replace(rewards, length=None), spec, task, episode)
+    earned = _earned(replace(rewards, length=None), spec, task, episode, scores)
+    near = potentials(spec, task, states_of(episode)) if rewards.potential else np.zeros(0)
     lines: list[list[str]] = []
     costs: list[str] = []
     for t in range(len(episode.turns)):
@@ -472,6 +489,8 @@ def _found(recipe: Recipe, spec: EnvSpec, task: Task, episode: Episode) -> list[
             if row[t] != row[t + 1]:
                 pays = f" (weight {rewards.milestones[name]:g})" if name in rewards.milestones else ""
                 mine.append(f"milestone {'reached' if row[t + 1] else 'taken back'}: {name}{pays}")
+        if len(near) and near[t] != near[t + 1]:
+            mine.append(f"potential: {near[t]:.3g} → {near[t + 1]:.3g} (weight {rewards.potential:g})")
         before, costs = costs, _costs(rewards, spec, task, replace(episode, turns=episode.turns[: t + 1]))
         mine += [f"costs so far: {', '.join(costs)}"] if costs != before else []
         mine += [f"earned {earned[t]:+.3g}"] if len(earned) > t and abs(earned[t]) > 1e-12 else []
@@ -489,8 +508,8 @@ def _costs(rewards: RewardSpec, spec: EnvSpec, task: Task, episode: Episode) -> 
     return found
 
 
-def _earned(rewards: RewardSpec, spec: EnvSpec, task: Task, episode: Episode) -> np.ndarray:
+def _earned(rewards: RewardSpec, spec: EnvSpec, task: Task, episode: Episode, scores: Scores) -> np.ndarray:
     try:
-        return turn_rewards(rewards, spec, task, episode)
+        return turn_rewards(rewards, spec, task, episode, scores=scores)
     except ValueError:  # unscorable: it earned nothing
         return np.zeros(0)

@@ -88,6 +88,17 @@ PANELS = (
             ("seconds/eval", "evaluate"),
         ),
     ),
+    Panel(
+        "CPU-seconds per step",
+        (("cpu_seconds", "all"), ("scorer/cpu_seconds", "of these, processes that score")),
+        "what a control of equal cost is given",
+    ),
+    Panel(
+        "Length weight",
+        (("length/weight", "weight"),),
+        "raised while the mean length exceeds reward.length.max_mean",
+        smooth=False,
+    ),
     Panel("Memory", (("peak_memory_gb", "peak, GB"),), smooth=False),
 )
 SFT_PANELS = (

@@ -8,7 +8,7 @@ never touched: the comparison is printed, and `--write NAME` keeps the new ones 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from milepost.charts import short
 from milepost.envs.find import find_env
 from milepost.recipe import Recipe, apply_override, make_recipe, read_toml
 from milepost.reward import Grader
-from milepost.reward_spec import EnvGrader
+from milepost.reward_spec import EnvGrader, is_measure
 from milepost.store import Run, StoredEpisode
 from milepost.terminal import table, visible
 from milepost.types import DataError, Group, RecipeError, Reward
@@ -61,6 +61,8 @@ class Rescored:
     """All that was judged again, in the order in which it is stored."""
 
     changes: list[Change] = field(default_factory=list)
+    unscored: Counter[str] = field(default_factory=Counter)
+    """LABEL/CAUSE → turns that a turn scorer of the new reward gave no score."""
 
     def places(self) -> dict[tuple[str, str], list[Change]]:
         found = defaultdict(list)
@@ -133,10 +135,11 @@ def _refuse_env_reward(recipe: Recipe) -> None:
 @contextmanager
 def _grader(recipe: Recipe) -> Iterator[Grader | EnvGrader]:
     if recipe.env.name:
-        yield EnvGrader.of(recipe, find_env(recipe.env.name, "env.name"))
-    else:
-        with Grader(recipe.reward) as grader:
+        with EnvGrader.of(recipe, find_env(recipe.env.name, "env.name")) as grader:
             yield grader
+    else:
+        with Grader(recipe.reward) as functions:
+            yield functions
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------
@@ -158,6 +161,9 @@ def judge_again(run: Run, recipe: Recipe, *, phase: str | None = None, step: int
                 found.changes += [_change(m, group, new) for m, new in zip(members, judged)]
             if not place[2] and place[0] != "preflight":
                 grader.observe([group for group, _ in groups])
+        for name, num in grader.counts.items():
+            if name.startswith("unscored/"):
+                found.unscored[name.removeprefix("unscored/")] += num
     return found
 
 
@@ -222,6 +228,9 @@ def report(found: Rescored, path: str, width: int = 100, most: int = 10) -> Iter
     yield _verdicts(found.changes)
     groups = _groups(found.changes)
     yield f"ranking changed within {sum(map(reranked, groups))} of {len(groups)} groups of two or more"
+    for name, num in found.unscored.items():
+        label, _, cause = name.partition("/")
+        yield f"{num} turns have no score by {label}: {cause}"
     biggest = sorted((c for c in found.changes if c.size > SLACK or c.verdict), key=lambda c: (-c.size, c.row))
     if not biggest:
         yield "every reward and every verdict is as it was"
@@ -309,6 +318,6 @@ def _success(reward: Reward | None) -> str:
 def _parts(change: Change) -> str:
     """Parts that count, where they differ; what is only measured says nothing new about a fact that stayed."""
     old, new = change.old.parts if change.old else {}, change.new.parts
-    names = [n for n in dict.fromkeys([*old, *new]) if not n.startswith(("progress/", "used/"))]
+    names = [n for n in dict.fromkeys([*old, *new]) if not is_measure(n)]
     shown = {n: [f"{p[n]:.4g}" if n in p else "–" for p in (old, new)] for n in names}
     return ", ".join(f"{name} {a} → {b}" for name, (a, b) in shown.items() if a != b and {a, b} != {"–", "0"})

@@ -22,7 +22,17 @@ from typing import Any
 from milepost import scorers
 from milepost.length_terms import LengthController, length_bounds, length_term, with_length
 from milepost.recipe import RewardFunctionSection, RewardSection
-from milepost.reward_checks import GIVEN, Scorer, check_section, check_signature, label_of, locate, short, task_problem
+from milepost.reward_checks import (
+    GIVEN,
+    LOAD_SECONDS,
+    Scorer,
+    check_section,
+    check_signature,
+    label_of,
+    load_scorer,
+    short,
+    task_problem,
+)
 from milepost.types import (
     Episode,
     EpisodeId,
@@ -35,13 +45,12 @@ from milepost.types import (
     Task,
     Turn,
 )
-from milepost.workers import Answer, Call, WorkerPool
+from milepost.workers import Answer, Call, WorkerPool, spent_by
 
 log = logging.getLogger("milepost.reward")
 
 BAD_ANSWER = "-987654321"
 SUCCESS_SLACK = 1e-9
-LOAD_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -145,24 +154,23 @@ class Grader:
         """Whether foreign scorers really run without network; None while none has run."""
         return None if self._isolated.isolation is None else self._isolated.isolation.network
 
+    @property
+    def length_weight(self) -> float | None:
+        """As the controller has it now; None without one."""
+        return self._controller.weight if self._controller else None
+
+    def spent(self) -> dict[str, float]:
+        """What its worker processes did so far: scorer/calls, scorer/cpu_seconds. Empty if there was nothing for them."""
+        return spent_by(self._pools)
+
     def _load(self, index: int, function: RewardFunctionSection) -> Scorer:
         label = label_of(function)
         if function.name in scorers.BUILTINS:
             return Scorer(label, function.weight, function.name, function.params)
         where = f"reward.functions.{index}.name = {function.name!r}"
-        name = locate(function.name, where)
-        setup = Call("milepost.scorers:describe", {"name": name}, timeout=LOAD_SECONDS)
-        pool = WorkerPool(self._num_workers, isolated=False, setup=setup)
-        self._pools.append(pool)
-        answer = pool.start()
-        if answer.failure:
-            raise RecipeError(f"{where}: loading it ended with {answer.failure}: {answer.detail.strip()[-500:]}")
-        if "error" in answer.value:
-            raise RecipeError(f"{where}: {answer.value['error']}")
-        scorer = Scorer(
-            label, function.weight, name, function.params, pool, tuple(answer.value["parameters"]),
-            tuple(answer.value["required"]), answer.value["keywords"],
-        )  # fmt: skip
+        scorer = load_scorer(label, function.weight, function.name, function.params, where, self._num_workers)
+        assert scorer.pool is not None
+        self._pools.append(scorer.pool)
         check_signature(scorer, where)
         return scorer
 

@@ -17,14 +17,16 @@ from milepost.families import REFUSED_FAMILIES
 from milepost.recipe import RewardFunctionSection, RewardSection
 from milepost.scorers import BUILTINS
 from milepost.types import RecipeError, Task
-from milepost.workers import WorkerPool
+from milepost.workers import Call, WorkerPool
 
+LOAD_SECONDS = 300.0
+"""A user's function may take as long to import."""
 GIVEN = ("completions", "prompts", "completion_ids", "episodes", "log_metric", "log_extra")
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """One entry of reward.functions, checked and loaded."""
+    """One entry of reward.functions or reward.turn_scorers, checked and loaded."""
 
     label: str
     weight: float
@@ -41,6 +43,24 @@ class Scorer:
 
     def accepts(self, keyword: str) -> bool:
         return keyword in self.parameters or (self.takes_all and keyword != "episodes")
+
+
+def load_scorer(
+    label: str, weight: float, name: str, params: Mapping[str, Any], where: str, num_workers: int
+) -> Scorer:  # fmt: skip
+    """A user's function, with up to `num_workers` processes of its own, one of which is up. Raises RecipeError."""
+    name = locate(name, where)
+    setup = Call("milepost.scorers:describe", {"name": name}, timeout=LOAD_SECONDS)
+    pool = WorkerPool(num_workers, isolated=False, setup=setup)
+    answer = pool.start()
+    wrong = f"loading it ended with {answer.failure}: {answer.detail.strip()[-500:]}" if answer.failure else ""
+    if wrong or "error" in answer.value:
+        pool.close()
+        raise RecipeError(f"{where}: {wrong or answer.value['error']}")
+    found = answer.value
+    return Scorer(
+        label, weight, name, params, pool, tuple(found["parameters"]), tuple(found["required"]), found["keywords"]
+    )
 
 
 def label_of(function: RewardFunctionSection) -> str:

@@ -1,12 +1,13 @@
-"""Rewards of long trajectories: outcome, milestones, costs and a length term, read from the stored facts alone. Torch-free.
+"""Rewards of long trajectories: outcome, milestones, costs, scores of turns, a length term; from stored facts. Torch-free.
 
     total = outcome·success + min(cap, Σ weight·milestone) − Σ min(cap, weight·(units − free)) + length
+            + Σ min(cap, weight·Σ over turns of what a turn scorer says)
 
 An episode of an environment stores the state at its start (`episode.facts["start"]`), after each turn
 (`turn.facts["state"]`) and at its end (`episode.facts["final"]`), so that it can be judged again with another reward.
 
     spec = make_reward(recipe, env_spec)                # RecipeError, one sentence
-    judge(spec, env_spec, task, episode)                # Reward: parts "outcome", "milestones", "cost/NAME", "length"
+    judge(spec, env_spec, task, episode)                # Reward: parts "outcome", "milestones", "cost/NAME", "length", …
     turn_rewards(spec, env_spec, task, episode)         # float64 [turns], what each turn earned
     EnvGrader(spec, env_spec).score(groups)             # with counts and the bounds asserted, as `reward.Grader` does
 """
@@ -17,7 +18,7 @@ import difflib
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,15 +26,27 @@ import numpy as np
 
 from milepost.env import EnvSpec, Milestone, State
 from milepost.length_terms import LengthController, LengthTerm, length_bounds, length_part, length_term
-from milepost.recipe import Recipe
-from milepost.scripted import problems
+from milepost.recipe import Recipe, TurnScorerSection
+from milepost.scripted import episode_of, play_script, problems
 from milepost.tools import permitted
+from milepost.turn_scorers import Scores, TurnScorers
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Reward, StopKind, Task
 
 log = logging.getLogger("milepost.reward")
 
 SLACK = 1e-9
 """How far rounding may carry a part beyond its declared bounds."""
+
+_MEASURES = ("progress/", "used/", "scored/", "unscored/", "potential/")
+
+
+def is_measure(part: str) -> bool:
+    """Whether a part of an environment's reward is only measured; all others are paid, and add up to the total."""
+    return part.startswith(_MEASURES)
+
+
+class OutOfBounds(ValueError):
+    """(name, sentence): what the proof of the reward takes for granted does not hold for an episode."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,20 @@ class CostTerm:
 
 
 @dataclass(frozen=True)
+class TurnTerm:
+    """min(cap, weight · Σ over turns of the score), added to the reward. A turn without a score adds nothing."""
+
+    label: str
+    weight: float
+    cap: float
+
+    def running(self, scores: Sequence[float | None]) -> np.ndarray:
+        """What is paid up to each turn; float64 [turns + 1], 0 first."""
+        total = np.cumsum([0.0, *(score or 0.0 for score in scores)])
+        return np.minimum(self.cap, self.weight * total)
+
+
+@dataclass(frozen=True)
 class RewardSpec:
     """All that a recipe says about the reward of an environment's episodes, resolved and with its bounds."""
 
@@ -60,7 +87,10 @@ class RewardSpec:
     milestone_cap: float = 0.5
     form: str = "bonus"
     """bonus: part of the total. potential: γΦ′ − Φ per turn, Φ = 0 at every end; no part of the total."""
+    potential: float = 0.0
+    """Weight of the environment's own potential, which shapes turns as milestones of the form potential do."""
     costs: tuple[CostTerm, ...] = ()
+    scorers: tuple[TurnTerm, ...] = ()
     length: LengthTerm | None = None
     gamma: float = 1.0
     """Of the potential: the credit rule's own discount."""
@@ -78,15 +108,26 @@ class RewardSpec:
         """The most that milestones hold at one time."""
         return min(self.milestone_cap, math.fsum(self.milestones.values()))
 
+    @property
+    def most_scored(self) -> float:
+        """The most that all turn scorers pay together."""
+        return math.fsum(map(self.most_by, self.scorers))
+
+    def most_by(self, term: TurnTerm) -> float:
+        """In the longest episode; by the cap alone where that is not known."""
+        known = self.max_turns or not term.weight
+        return min(term.cap, term.weight * self.max_turns) if known else term.cap
+
     def bounds(self) -> dict[str, tuple[float, float]]:
         """Lowest and highest value of each part, success and failure together."""
         progress = {"milestones": (0.0, self.most_progress)} if self.milestones and self.form == "bonus" else {}
         costs = {f"cost/{cost.name}": (-cost.cap, 0.0) for cost in self.costs}
+        scored = {f"scorer/{term.label}": (0.0, self.most_by(term)) for term in self.scorers}
         length = {}
         if self.length:
             low, high, low_failure = length_bounds(self.length, self.outcome, self.group_size, self.max_tokens)
             length = {"length": (min(low, low_failure), max(high, 0.0))}
-        return {"outcome": (0.0, self.outcome), **progress, **costs, **length}
+        return {"outcome": (0.0, self.outcome), **progress, **costs, **scored, **length}
 
     @property
     def part_weights(self) -> dict[str, float] | None:
@@ -111,11 +152,18 @@ def make_reward(recipe: Recipe, env_spec: EnvSpec) -> RewardSpec:
     _known("reward.milestones", section.milestones, [m.name for m in env_spec.milestones], env_spec)
     units = {name: unit for name, (unit, _) in _UNITS.items()} | {cost.name: cost.unit for cost in env_spec.costs}
     _known("reward.costs", [cost.name for cost in section.costs], list(units), env_spec)
+    if section.potential and env_spec.potential is None:
+        raise RecipeError(
+            f"reward.potential = {section.potential:g}, but the environment {env_spec.name} has no potential; give its "
+            'EnvSpec one, or shape by milestones: reward.milestone_form = "potential"'
+        )
     return RewardSpec(
         outcome=section.outcome,
         milestones=dict(section.milestones),
         milestone_cap=section.milestone_cap,
         form=section.milestone_form,
+        potential=section.potential,
+        scorers=tuple(map(_turn_term, section.turn_scorers)),
         costs=tuple(CostTerm(c.name, units[c.name], c.free, c.weight, c.cap) for c in section.costs),
         length=length_term(section.length),
         gamma=recipe.credit.gamma,
@@ -125,6 +173,10 @@ def make_reward(recipe: Recipe, env_spec: EnvSpec) -> RewardSpec:
         combine=section.combine,
         truncated=recipe.rollout.truncated,
     )
+
+
+def _turn_term(section: TurnScorerSection) -> TurnTerm:
+    return TurnTerm(section.resolved_label, section.weight, section.cap)
 
 
 def check_milestones(env_spec: EnvSpec) -> None:
@@ -200,29 +252,50 @@ def units_used(name: str, env_spec: EnvSpec, task: Task, episode: Episode) -> fl
     return float(amount)
 
 
+def potentials(env_spec: EnvSpec, task: Task, states: Sequence[State]) -> np.ndarray:
+    """The environment's own potential at the start and after each turn; float64 [turns + 1]. Raises OutOfBounds."""
+    assert env_spec.potential is not None
+    found = [env_spec.potential(task, states[0], state) for state in states]
+    for turn, value in enumerate(found):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1:
+            where = f"after turn {turn}" if turn else "at the start"
+            raise OutOfBounds("potential", f"its potential is {value!r} {where}; it must be a number from 0 to 1")
+    return np.array(found, np.float64)
+
+
 # ---- judgement -------------------------------------------------------------------------------------------------------
 
 
+NO_SCORES: Scores = {}
+
+
 def judge(
-    spec: RewardSpec, env_spec: EnvSpec, task: Task, episode: Episode, lengths: Sequence[int] = ()
+    spec: RewardSpec, env_spec: EnvSpec, task: Task, episode: Episode, lengths: Sequence[int] = (),
+    scores: Scores = NO_SCORES,
 ) -> Reward:  # fmt: skip
     """The verdict on one episode, from its facts. Whatever the stop reason, success is read from the final state.
 
-    Parts: "outcome", "milestones", "cost/NAME" and "length" as paid, which add up to the total; "progress/NAME" (0 or 1)
-    and "used/NAME" (units) are only measured. `lengths`: sampled tokens of all members of its group, for length terms
-    that compare. Faults, episodes without states, and parts outside their declared bounds are unscorable, with the cause.
+    Parts: "outcome", "milestones", "cost/NAME", "scorer/LABEL" and "length" as paid, which add up to the total;
+    "progress/NAME" (0 or 1), "used/NAME" (units), "scored/LABEL" (sum of the scores), "unscored/LABEL" (turns without one)
+    and "potential/final" are only measured. `lengths`: sampled tokens of all members of its group, for length terms that
+    compare. `scores`: what each turn scorer of the spec said. Faults, episodes without states or scores, and parts outside
+    their declared bounds are unscorable, with the cause.
     """
     if cause := _absent(episode):
         return Reward.unscorable(cause)
-    return _judge(spec, env_spec, task, episode, lengths)[0]
+    return _judge(spec, env_spec, task, episode, lengths, scores)[0]
 
 
 def _judge(
-    spec: RewardSpec, env_spec: EnvSpec, task: Task, episode: Episode, lengths: Sequence[int]
+    spec: RewardSpec, env_spec: EnvSpec, task: Task, episode: Episode, lengths: Sequence[int], scores: Scores
 ) -> tuple[Reward, str]:  # fmt: skip
     """The verdict, and the sentence behind a cause of the reward's own: a bound that broke, a predicate that raised."""
+    if any(len(scores.get(term.label, ())) != len(episode.turns) for term in spec.scorers):
+        return Reward.unscorable("no scores"), ""
     try:
-        reward = _verdict(spec, env_spec, task, episode, lengths or (episode.num_sampled,))
+        reward = _verdict(spec, env_spec, task, episode, lengths or (episode.num_sampled,), scores)
+    except OutOfBounds as error:
+        return Reward.unscorable(f"out of bounds: {error.args[0]}"), error.args[1]
     except Exception as error:  # an author's predicate: what it cannot judge is not a zero
         return Reward.unscorable(f"error: {type(error).__name__}"), f"the reward raised {type(error).__name__}: {error}"
     name, sentence = _out_of_bounds(spec, episode, reward)
@@ -240,7 +313,9 @@ def _absent(episode: Episode) -> str | None:
     return None if complete else "no states"
 
 
-def _verdict(spec: RewardSpec, env_spec: EnvSpec, task: Task, episode: Episode, lengths: Sequence[int]) -> Reward:
+def _verdict(
+    spec: RewardSpec, env_spec: EnvSpec, task: Task, episode: Episode, lengths: Sequence[int], scores: Scores
+) -> Reward:  # fmt: skip
     success = bool(env_spec.goal.holds(task, episode.facts["start"], episode.facts["final"]))
     held = {name: row[-1] for name, row in progress(spec, env_spec, task, states_of(episode)).items()}
     used = {cost.name: units_used(cost.name, env_spec, task, episode) for cost in spec.costs}
@@ -248,12 +323,19 @@ def _verdict(spec: RewardSpec, env_spec: EnvSpec, task: Task, episode: Episode, 
     if spec.milestones and spec.form == "bonus":
         paid["milestones"] = _worth(spec, held)
     paid |= {f"cost/{cost.name}": -cost.paid(used[cost.name]) for cost in spec.costs}
+    paid |= {f"scorer/{term.label}": float(term.running(scores[term.label])[-1]) for term in spec.scorers}
     if spec.length:
         paid["length"] = length_part(spec.length, success, spec.outcome, episode.num_sampled, lengths)
     measured = {f"progress/{name}": float(there) for name, there in held.items()} | {
         f"used/{k}": v for k, v in used.items()
     }
-    return Reward(math.fsum(paid.values()), {**paid, **measured}, success)
+    told = {term.label: tuple(scores[term.label]) for term in spec.scorers}
+    for label, row in told.items():
+        measured[f"scored/{label}"] = math.fsum(score for score in row if score is not None)
+        measured[f"unscored/{label}"] = float(row.count(None))
+    if spec.potential:
+        measured["potential/final"] = float(potentials(env_spec, task, states_of(episode))[-1])
+    return Reward(math.fsum(paid.values()), {**paid, **measured}, success, turn_scores=told)
 
 
 def _worth(spec: RewardSpec, held: Mapping[str, bool]) -> float:
@@ -265,6 +347,13 @@ def _out_of_bounds(spec: RewardSpec, episode: Episode, reward: Reward) -> tuple[
     for name, (low, high) in spec.bounds().items():
         if not low - SLACK <= reward.parts[name] <= high + SLACK:
             return name, f"its part {name} = {reward.parts[name]:g} is outside the declared [{low:g}, {high:g}]"
+    for label, scores in reward.turn_scores.items():
+        for turn, score in enumerate(scores, 1):
+            if score is not None and not -SLACK <= score <= 1 + SLACK:
+                return (
+                    f"scorer/{label}",
+                    f"the turn scorer {label} said {score:g} of turn {turn}, and not a number from 0 to 1",
+                )
     for what, count, most in (
         ("turns", len(episode.turns), spec.max_turns),
         ("tokens", episode.num_sampled, spec.max_tokens),
@@ -275,22 +364,27 @@ def _out_of_bounds(spec: RewardSpec, episode: Episode, reward: Reward) -> tuple[
 
 
 def turn_rewards(
-    spec: RewardSpec, env_spec: EnvSpec, task: Task, episode: Episode, lengths: Sequence[int] = ()
+    spec: RewardSpec, env_spec: EnvSpec, task: Task, episode: Episode, lengths: Sequence[int] = (),
+    scores: Scores = NO_SCORES,
 ) -> np.ndarray:  # fmt: skip
     """What each turn earned; float64 [turns]. Their sum is the total, but for potential shaping.
 
     A milestone pays in the turn that reaches it and costs as much in the turn that undoes it; a cost is paid in the turn
-    that runs it up; outcome and length come with the last turn. As a potential, turn t gets γ·Φ(t) − Φ(t − 1) with
-    Φ = 0 at the end, whatever ended the episode (Ng et al. 1999), which adds up to −Φ(start). Raises ValueError for an
-    unscorable episode.
+    that runs it up, a score in the turn that it is of; outcome and length come with the last turn. As a potential, and by
+    the environment's own, turn t gets γ·Φ(t) − Φ(t − 1) with Φ = 0 at the end, whatever ended the episode (Ng et al. 1999);
+    discounted by γ per turn, that adds up to −Φ(start). Raises ValueError for an unscorable episode.
     """
-    reward = judge(spec, env_spec, task, episode, lengths)
+    reward = judge(spec, env_spec, task, episode, lengths, scores)
     if reward.total is None:
         raise ValueError(f"episode {episode.id} has no turn rewards: {reward.cause}")
     states, last = states_of(episode), len(episode.turns)
     held = progress(spec, env_spec, task, states)
     worth = np.array([_worth(spec, {name: row[t] for name, row in held.items()}) for t in range(last + 1)])
     earned = shaping(worth, spec.gamma) if spec.form == "potential" else np.diff(worth)
+    if spec.potential:
+        earned += shaping(spec.potential * potentials(env_spec, task, states), spec.gamma)
+    for term in spec.scorers:
+        earned += np.diff(term.running(scores[term.label]))
     for cost in spec.costs:
         running = [cost.paid(units_used(cost.name, env_spec, task, _until(episode, t))) for t in range(last + 1)]
         paid = np.minimum(np.maximum.accumulate(running), running[-1])  # never handed back on the way
@@ -320,8 +414,11 @@ class EnvGrader:
     kind in full: what was proven of this reward does not hold. `state()` is what the future depends on.
     """
 
-    def __init__(self, spec: RewardSpec, env_spec: EnvSpec, controller: LengthController | None = None) -> None:
-        self.spec, self.env_spec, self.controller = spec, env_spec, controller
+    def __init__(
+        self, spec: RewardSpec, env_spec: EnvSpec, controller: LengthController | None = None,
+        scorers: TurnScorers | None = None,
+    ) -> None:  # fmt: skip
+        self.spec, self.env_spec, self.controller, self.scorers = spec, env_spec, controller, scorers
         self.counts: Counter[str] = Counter()
         self.seconds = 90.0
         """A scripted episode that takes longer hangs."""
@@ -331,9 +428,29 @@ class EnvGrader:
     def of(cls, recipe: Recipe, env_spec: EnvSpec) -> EnvGrader:
         """As the recipe says, its length controller included. Raises RecipeError."""
         controller = LengthController(recipe.reward.length) if recipe.reward.length.max_mean else None
-        made = cls(make_reward(recipe, env_spec), env_spec, controller)
+        spec = make_reward(recipe, env_spec)
+        made = cls(spec, env_spec, controller, TurnScorers(recipe.reward) if spec.scorers else None)
         made.seconds = recipe.env.reset_seconds + recipe.env.step_seconds
         return made
+
+    def close(self) -> None:
+        if self.scorers:
+            self.scorers.close()
+
+    def __enter__(self) -> EnvGrader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def length_weight(self) -> float | None:
+        """As the controller has it now; None without one."""
+        return self.controller.weight if self.controller else None
+
+    def spent(self) -> dict[str, float]:
+        """What its turn scorers did so far: scorer/calls, scorer/cpu_seconds. Empty without any."""
+        return self.scorers.spent() if self.scorers else {}
 
     @property
     def part_weights(self) -> dict[str, float] | None:
@@ -346,24 +463,32 @@ class EnvGrader:
             permitted(self.env_spec.tools, task.columns)
 
     def try_out(self, task: Task) -> None:
-        """Plays the gold script, if there is one. Raises RecipeError if the goal does not hold after it."""
+        """Plays the gold script, if there is one. Raises RecipeError if the goal does not hold after it, or a turn scorer
+        breaks its contract."""
         for problem in self.canary([task]):
             raise RecipeError(problem)
+        if self.scorers:
+            script = self.env_spec.gold or (lambda task, env: iter([""]))
+            played = play_script(self.env_spec, task, script, max_turns=self.spec.max_turns or 1000, seconds=self.seconds)
+            self.scorers.score([(task, episode_of(played, task))])
 
     def canary(self, tasks: Sequence[Task]) -> list[str]:
         """What is wrong with the judge: the gold script fails at the first task, or doing nothing succeeds."""
         return list(problems(self.env_spec, tasks[:1], self.seconds))
 
     def score(self, groups: Sequence[Group]) -> list[list[Reward]]:
-        """One reward per episode, nested as the episodes are."""
-        return [self._score_group(group) for group in groups]
+        """One reward per episode, nested as the episodes are. Raises RecipeError if a turn scorer breaks its contract."""
+        there = [(group.task, episode) for group in groups for episode in group.episodes if not _absent(episode)]
+        told = iter(self.scorers.score(there, self.counts) if self.scorers else [NO_SCORES] * len(there))
+        return [self._score_group(group, told) for group in groups]
 
-    def _score_group(self, group: Group) -> list[Reward]:
+    def _score_group(self, group: Group, told: Iterator[Scores]) -> list[Reward]:
+        """`told`: of the episodes that can be judged, here and in the groups to come, what the turn scorers said."""
         lengths, rewards = _lengths(group), []
         for episode in group.episodes:
             cause = _absent(episode)
             reward, sentence = (Reward.unscorable(cause), "") if cause else _judge(
-                self.spec, self.env_spec, group.task, episode, lengths)  # fmt: skip
+                self.spec, self.env_spec, group.task, episode, lengths, next(told))  # fmt: skip
             self._count(episode, reward, sentence)
             rewards.append(reward)
         return rewards
@@ -377,14 +502,18 @@ class EnvGrader:
             self._reported.add(reward.cause)
             log.error("episode %s cannot be scored: %s (further ones are only counted)", episode.id, sentence)
 
-    def turn_rewards(self, groups: Sequence[Group]) -> dict[EpisodeId, np.ndarray]:
-        """What `turn_rewards` gives for each episode that can be scored."""
+    def turn_rewards(
+        self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]
+    ) -> dict[EpisodeId, np.ndarray]:  # fmt: skip
+        """What `turn_rewards` gives for each episode that was scored; `rewards` are those that `score` gave."""
         found = {}
-        for group in groups:
+        for group, row in zip(groups, rewards):
             lengths = _lengths(group)
-            for episode in group.episodes:
-                if judge(self.spec, self.env_spec, group.task, episode, lengths).scorable:
-                    found[episode.id] = turn_rewards(self.spec, self.env_spec, group.task, episode, lengths)
+            for episode, reward in zip(group.episodes, row):
+                if reward.scorable:
+                    found[episode.id] = turn_rewards(
+                        self.spec, self.env_spec, group.task, episode, lengths, reward.turn_scores
+                    )
         return found
 
     def observe(self, groups: Sequence[Group]) -> str | None:

@@ -13,6 +13,9 @@ import numpy as np
 
 from milepost.types import Credit, DataError, Episode, EpisodeId, Reward, Sampled, StopKind, StopReason, Turn
 
+TURN_SCORES = "turn_scores"
+"""Stands among the parts of a stored reward: label → one number or null per turn."""
+
 
 def episode_row(episode: Episode) -> dict[str, Any]:
     name, branch = episode.id, episode.branch_of
@@ -85,14 +88,20 @@ def reward_row(name: str, reward: Reward | None) -> dict[str, Any]:
     flags = {name: None if flag is None else int(flag) for name, flag in
              (("success", reward.success), ("extractable", reward.extractable))}  # fmt: skip
     total = None if reward.total is None else float(reward.total)
-    return {"reward": total, "parts": dumps(reward.parts), "cause": reward.cause, **flags}
+    parts: dict[str, Any] = dict(reward.parts)
+    if reward.turn_scores:
+        parts[TURN_SCORES] = {label: list(scores) for label, scores in reward.turn_scores.items()}
+    return {"reward": total, "parts": dumps(parts), "cause": reward.cause, **flags}
 
 
 def reward(row: sqlite3.Row) -> Reward | None:
     if row["reward"] is None and row["cause"] is None:
         return None
     success, extractable = (None if row[name] is None else bool(row[name]) for name in ("success", "extractable"))
-    return Reward(row["reward"], loads(row["parts"]), success, extractable, row["cause"])
+    parts = loads(row["parts"])
+    scores = parts.pop(TURN_SCORES, {})
+    turn_scores = {label: tuple(some) for label, some in scores.items()}
+    return Reward(row["reward"], parts, success, extractable, row["cause"], turn_scores)
 
 
 def credit_row(credit: Credit | None) -> dict[str, Any]:

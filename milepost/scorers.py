@@ -195,6 +195,20 @@ def invoke(*, name: str, num: int, loggers: Sequence[str], keywords: Mapping[str
     return {"values": values, "metrics": metrics, "extra": extra}
 
 
+def invoke_turn(*, name: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Calls a user's turn scorer for one turn.
+
+    Returns {"score": float or None}, or {"contract": what it returned instead of a number}. Raises what it raises.
+    """
+    result = resolve(name)(**keywords)
+    if inspect.isawaitable(result):
+        import asyncio
+
+        result = asyncio.run(_wait(result))
+    score = _as_float(result)
+    return {"contract": score} if isinstance(score, str) else {"score": score}
+
+
 async def _wait(awaitable: Any) -> Any:
     return await awaitable
 

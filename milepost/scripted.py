@@ -96,11 +96,13 @@ def episode_of(played: Played, task: Task, member: int = 0) -> Episode:
     turns = []
     for step in played.steps:
         num_tokens = len(step.text) // 4 + 1
-        facts = {"state": step.state, "num_invalid": step.observation.num_invalid, "num_calls": len(step.action.calls)}
+        facts = {"state": step.state, "num_invalid": step.observation.num_invalid, "num_calls": len(step.action.calls),
+                 "messages": [dict(message) for message in step.observation.messages]}  # fmt: skip
         sampled = Sampled(np.zeros(num_tokens), np.zeros(num_tokens), 1.0, ((0, 0),), "stop")
         turns.append(Turn(np.zeros(0), sampled, step.text, facts=facts))
     stop = StopReason(StopKind.TERMINATED, "ended") if played.ended else StopReason(StopKind.TRUNCATED, "turns")
-    ends = {"start": played.start_state, "final": played.final_state}
+    ends = {"start": played.start_state, "final": played.final_state,
+            "messages": [dict(message) for message in played.start.messages]}  # fmt: skip
     name = EpisodeId("scripted", 0, task.key, member)
     return Episode(name, f"scripted/0/{task.key}", tuple(turns), stop, facts=ends)
 

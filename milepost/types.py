@@ -191,6 +191,8 @@ class Reward:
     success: bool | None = None
     extractable: bool | None = None
     cause: str | None = None
+    turn_scores: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """label → what a turn scorer of that name said of each turn, before weight and cap; None: nothing."""
 
     def __post_init__(self) -> None:
         if (self.total is None) == (self.cause is None):

@@ -296,6 +296,7 @@ class _Play:
         if isinstance(opened, Fault):
             return self._episode(_fault(opened), None, None, began, opened), opened.retryable
         self.start = self.state = opened.start.state
+        self.shown = tuple(opened.start.observation.messages)
         try:
             stop, fault = await self._turns(opened, began)
         finally:
@@ -392,6 +393,8 @@ class _Play:
     ) -> Episode:
         facts: dict[str, Any] = {"env": self.world.spec.name, "version": self.world.spec.version, "start": start,
                                  "final": final, "num_calls": self.num_calls, "num_invalid": self.num_invalid}  # fmt: skip
+        if start is not None:
+            facts["messages"] = [dict(message) for message in self.shown]
         if fault is not None:
             facts["fault"] = fault.detail
         group = f"{self.name.phase}/{self.name.step}/{self.name.task_key}"

@@ -396,6 +396,9 @@ class EndsSometimes(Lamps):
 
 same("milestone that raises", "predicates", "milestone 'x' raised KeyError",
      milestones=(Milestone("x", lambda task, before, after: after["x"] > 0),))  # fmt: skip
+same("potential above 1", "predicates", "its potential is 1.25 after turn 1; it must be a number from 0 to 1",
+     potential=lambda task, start, now: 1.0 if now == start else 1.25)  # fmt: skip
+same("potential that raises", "predicates", "the potential raised KeyError", potential=lambda task, start, now: now["x"])
 same("negative cost", "predicates", "cost 'c' is -", costs=(Cost("c", "call", lambda task, states: -len(states)),))
 same("lazy gold", "gold", "4 of 4 tasks not solved", gold=lambda task, env: map(press, task.columns["wanted"]))
 

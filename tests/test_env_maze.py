@@ -6,6 +6,7 @@ import re
 from collections import deque
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from milepost.env import Action, Environment, EnvSpec, Snapshots, canonical, fin
 from milepost.envs.find import find_env
 from milepost.envs.maze import SPEC, WORDS, potential
 from milepost.envs.maze_tasks import distances, generate, options, shortest_path, start_of, where_of
+from milepost.reward_spec import RewardSpec, judge, turn_rewards
+from milepost.scripted import episode_of, play_script
 from milepost.types import DataError, RecipeError, Task
 
 # Three rooms in a row, one above the middle: the key lies in the west, the exit in the north behind the red door.
@@ -171,13 +174,13 @@ def test_costs_and_milestones_by_hand():
 
 def test_the_potential_by_hand():
     world = started()
-    found = [potential(TASK, world.state())]
+    found = [potential(TASK, {}, world.state())]
     for action in ["west", "east", "west", "west", "take red", "drop red", "take red", "east", "drop red", "east"]:
         world.step(Action(action))
-        found.append(potential(TASK, world.state()))
+        found.append(potential(TASK, {}, world.state()))
     # Left: 6 at the start; 5, 6, 5, 4, then 3 with the key, 4 without, 3 again; in the middle 2, 3 once it is dropped
     # there, 4 in the east (west, take, open, north).
-    assert found == [-left / 6 for left in (6, 5, 6, 5, 4, 3, 4, 3, 2, 3, 4)]
+    assert found == [6 / (6 + left) for left in (6, 5, 6, 5, 4, 3, 4, 3, 2, 3, 4)]
 
 
 def test_environments_are_found_by_name():
@@ -225,9 +228,9 @@ def test_the_gold_script_takes_exactly_the_shortest_way(mazes):
         length = task.columns["shortest"]
         assert len(seen) == length and succeeds(task, states) and seen[-1].ended
         assert not any(o.ended or o.num_invalid for o in seen[:-1]) and states[-1]["bumps"] == 0
-        found = [potential(task, state) for state in states]
-        assert found == pytest.approx([(t - length) / length for t in range(length + 1)])
-        assert found[0] == -1 and found[-1] == 0 and found == sorted(found)
+        found = [potential(task, states[0], state) for state in states]
+        assert found == pytest.approx([length / (2 * length - t) for t in range(length + 1)])
+        assert found[0] == 0.5 and found[-1] == 1 and found == sorted(found)
         assert all(len(text.split()) <= 15 for text in texts[1:]) and len(texts[0].split()) <= 18
         assert all(piece in known for text in texts for piece in pieces.findall(text))
         keys = task.columns["maze"]["keys"]
@@ -260,12 +263,27 @@ def test_dropping_a_key_costs_if_its_door_is_still_locked(mazes):
             now = where_of(maze, world.state())
             ways = [pair for pair in options(maze, now, drop=True) if pair[1].at != maze["exit"]]
             action, after = rng.choice(ways)
-            old = potential(task, world.state())
+            old = potential(task, {}, world.state())
             world.step(Action(action))
             assert where_of(maze, world.state()) == after
             if action.startswith("drop"):
-                assert (potential(task, world.state()) < old) == (action.split()[1] not in now.opened)
-            assert abs(potential(task, world.state()) - old) * task.columns["shortest"] <= 1 + 1e-9
+                assert (potential(task, {}, world.state()) < old) == (action.split()[1] not in now.opened)
+            assert abs(potential(task, {}, world.state()) - old) * task.columns["shortest"] <= 1 + 1e-9
+
+
+WAYS = ("north", "east", "south", "west", "take red", "drop red", "open north", "open east", "open south", "open west")
+
+
+@settings(max_examples=40, deadline=None)
+@given(texts=st.lists(st.sampled_from(WAYS), max_size=20), gamma=st.floats(0.5, 1.0), weight=st.floats(0.01, 5.0))
+def test_shaping_adds_the_same_whatever_the_way(texts, gamma, weight):
+    """Σ γ^t (γΦ′ − Φ) = −Φ(start) = −½, so that no detour, and no way at all, is worth more than another."""
+    spec = RewardSpec(potential=weight, gamma=gamma)
+    episode = episode_of(play_script(SPEC, TASK, lambda task, env: iter(["north", *texts])), TASK)
+    outcome = judge(spec, SPEC, TASK, episode).total
+    earned = turn_rewards(spec, SPEC, TASK, episode)
+    earned[-1] -= outcome
+    assert (gamma ** np.arange(len(earned)) * earned).sum() == pytest.approx(-0.5 * weight)
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -408,7 +426,7 @@ def test_whatever_is_written_is_answered(texts):
         assert json.loads(canonical(world.state())) == world.state()
         assert not seen.num_invalid or fingerprint(world.state()) == before
         assert SPEC.goal.holds(TASK, {}, world.state()) == seen.ended
-        assert -6 <= potential(TASK, world.state()) * 6 <= 0
+        assert 0 < potential(TASK, {}, world.state()) <= 1
 
 
 def test_the_summary_tells_what_is_held_and_opened_and_the_room_at_hand_by_hand():

@@ -16,7 +16,7 @@ LAYERS = [
      "tasks", "worker_main", "scorers", "workers", "plain", "sandbox_walls", "sandbox_filter", "sandbox_child",
      "sandbox_keeper", "sandbox_main", "sandbox_runs", "sandbox_runtime", "sandbox_probe", "sandbox_cell", "sandbox",
      "verifiers.code_gold", "verifiers.code",
-     "reward_checks", "reward", "reward_spec", "credit", "forest", "loss",
+     "reward_checks", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze", "envs.hasty"],
     ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],
     ["engines.base", "render", "call_style", "embedded", "models", "policy", "store", "checkpoint", "health.canary",
@@ -39,7 +39,7 @@ TORCH_FREE = [
     "health.canary", "health.order", "health.preflight", "health.env_check", "profile", "tune", "report", "rollout",
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
     "envs.desk", "envs.maze_tasks", "envs.maze", "sandbox",
-    "verifiers.code",
+    "verifiers.code", "turn_scorers",
 ]  # fmt: skip
 
 

@@ -24,6 +24,8 @@ HALF, FULL = {"half": 0.3}, {"full": 0.3}
 COST = {"name": "turns", "weight": 0.05}
 TWO = [{**COST, "cap": 0.2}, {"name": "damage", "cap": 0.2}]
 
+JUDGE, OTHER = {"name": "turn_judges:always", "weight": 0.1}, {"name": "turn_judges:careful", "weight": 0.1}
+
 # name: (what refuses it, reward, other sections)
 UNSAFE = {
     "milestones above the outcome": ("total", {"milestones": {"half": 0.6, "full": 0.6}, "milestone_cap": 1.2}, {}),
@@ -47,6 +49,16 @@ UNSAFE = {
     "a controller without a sound limit": (
         "total", {"milestones": HALF, "length": {"form": "gr3", "max_mean": 9, "max_weight": 2.0}}, {}),
     "soft truncation": ("total", {}, {"rollout": {"truncated": "soft", "soft_buffer": 9}}),
+    "a turn scorer as heavy as the outcome": ("total", {"turn_scorers": [{**JUDGE, "cap": 1.0}]}, {}),
+    "a milestone and two turn scorers": (
+        "total", {"milestones": HALF, "turn_scorers": [{**JUDGE, "cap": 0.4}, {**OTHER, "cap": 0.3}]}, {}),
+    "a turn scorer beside costs": ("total", {"turn_scorers": [{**JUDGE, "cap": 0.5}], "costs": [{**COST, "cap": 0.5}]}, {}),
+    "a group's std and a turn scorer": ("scale", {"turn_scorers": [{**JUDGE, "cap": 0.1}]}, {"preset": "grpo"}),
+    "a discount and a turn scorer": (
+        "discounted", {"turn_scorers": [{**JUDGE, "cap": 0.3}]}, {"credit": {"rule": "discounted", "gamma": 0.9}}),
+    "turn returns and a turn scorer": (
+        "turn", {"turn_scorers": [{**JUDGE, "cap": 0.3}]}, {"credit": {"rule": "turn", "gamma": 0.96}}),
+    "gdpo and a strong turn scorer": ("gdpo", {"turn_scorers": [{**JUDGE, "cap": 0.9}], "combine": "gdpo"}, {}),
 }  # fmt: skip
 
 SAFE = {
@@ -71,6 +83,11 @@ SAFE = {
     "l1_max": ({"milestones": HALF, "length": {"form": "l1_max", "target": 100, "weight": 0.01, "floor": 0.4}}, {}),
     "overlong": ({"milestones": HALF, "length": {"form": "overlong", "target": 90, "buffer": 9}}, {}),
     "a bounded controller": ({"length": {"form": "kimi", "max_mean": 9, "max_weight": 0.5}}, {}),
+    "a turn scorer": ({"milestones": HALF, "turn_scorers": [{**JUDGE, "cap": 0.3}]}, {}),
+    "two turn scorers by the turn": (
+        {"turn_scorers": [JUDGE, OTHER], "costs": [{**COST, "cap": 0.3}]}, {"credit": {"rule": "turn"}}),
+    "a turn scorer that only measures": ({"turn_scorers": [{**JUDGE, "weight": 0}]}, {"preset": "grpo"}),
+    "gdpo and a weak turn scorer": ({"turn_scorers": [{**JUDGE, "cap": 0.1}], "combine": "gdpo"}, {}),
     "soft truncation below the outcome": ({"outcome": 2.0}, {"rollout": {"truncated": "soft", "soft_buffer": 9}}),
 }  # fmt: skip
 
@@ -184,11 +201,12 @@ def test_what_is_proven_holds_in_any_group(name, data):
 PLAYS = st.lists(st.sampled_from((*WORDS, "save", "+")), min_size=1, max_size=9)
 
 
-def value_of(spec, recipe, episode):
-    """What the group compares of one episode: its total, or what its first turn returns."""
+def value_of(spec, recipe, episode, score):
+    """What the group compares of one episode: its total, or what its first turn returns. `score`: of every turn scorer."""
+    scores = {term.label: [score] * len(episode.turns) for term in spec.scorers}
     if recipe.credit.rule != "turn":
-        return judge(spec, SPEC, TASK, episode).total
-    return discounted_returns(turn_rewards(spec, SPEC, TASK, episode), recipe.credit.gamma)[0]
+        return judge(spec, SPEC, TASK, episode, scores=scores).total
+    return discounted_returns(turn_rewards(spec, SPEC, TASK, episode, scores=scores), recipe.credit.gamma)[0]
 
 
 @pytest.mark.parametrize("name", SAFE)
@@ -197,11 +215,12 @@ def test_no_play_of_a_safe_reward_breaks_the_order(name):
     spec = make_reward(recipe, SPEC)
     gold = played("+", "+", "save", "done")
     slow = played(*["+", "-"] * 4, "+", "+", "save", "done")
-    floor = min(value_of(spec, recipe, success) for success in (gold, slow))
+    floor = min(value_of(spec, recipe, success, 0.0) for success in (gold, slow))
 
     def outscores(words):
         episode = played(*words)
-        return not judge(spec, SPEC, TASK, episode).success and value_of(spec, recipe, episode) >= floor
+        won = SPEC.goal.holds(TASK, episode.facts["start"], episode.facts["final"])
+        return not won and value_of(spec, recipe, episode, 1.0) >= floor
 
     with pytest.raises(NoSuchExample):
         find(PLAYS, outscores, settings=hypothesis_settings(max_examples=60, deadline=None, database=None))

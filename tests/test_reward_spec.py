@@ -284,6 +284,74 @@ def test_the_potential_is_zero_at_every_end_truncation_included():
         assert turn_rewards(spec, SPEC, TASK, episode).sum() == pytest.approx(0)
 
 
+# ---- the environment's own potential ---------------------------------------------------------------------------------
+
+
+def nearness(task, start, now):
+    """½ at the start of TASK, 1 at its target, 0 from four away on."""
+    return max(0.0, 1 - abs(task.columns["target"] - now["count"]) / 4)
+
+
+NEAR = replace(SPEC, potential=nearness)
+
+
+def near_spec(gamma=0.9, **reward):
+    recipe = make_recipe({"reward": {"potential": 0.4, **reward}, "credit": {"rule": "turn", "gamma": gamma},
+                          "env": {"name": "counter", "max_turns": 40}})  # fmt: skip
+    return make_reward(recipe, NEAR)
+
+
+def test_the_environments_potential_shapes_three_turns():
+    spec, episode = near_spec(), played("+", "+", "save", spec=NEAR)
+    # Φ = .5, .75, 1, then the end: 0.  .4·(.9·.75 − .5) = .07, .4·(.9·1 − .75) = .06, .4·(0 − 1) = −.4 and the outcome
+    earned = turn_rewards(spec, NEAR, TASK, episode)
+    assert earned == pytest.approx([0.07, 0.06, 1 - 0.4])
+    assert (0.9 ** np.arange(3) * earned).sum() - 0.81 == pytest.approx(-0.4 * 0.5)  # −Φ(start), by its weight
+    reward = judge(spec, NEAR, TASK, episode)
+    assert reward.total == 1.0 and reward.parts["potential/final"] == 1.0  # measured, and paid to nobody's total
+
+
+def test_both_potentials_add_up():
+    spec, episode = near_spec(milestones={"half": 0.2}, milestone_form="potential"), played("+", "+", "save", spec=NEAR)
+    # The milestone's Φ = 0, .2, .2, 0:  .9·.2 − 0, .9·.2 − .2, −.2
+    assert turn_rewards(spec, NEAR, TASK, episode) == pytest.approx([0.07 + 0.18, 0.06 - 0.02, 0.6 - 0.2])
+
+
+@given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=12), gamma=st.floats(0.3, 1.0), data=st.data())
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_shaping_telescopes_to_minus_the_start_whatever_the_path(words, gamma, data):
+    stop = data.draw(st.sampled_from([StopReason(StopKind.TRUNCATED, why) for why in ("turns", "tokens", "time")]))
+    episode = replace(played(*words, spec=NEAR), stop=stop)
+    spec = near_spec(gamma)
+    earned = turn_rewards(spec, NEAR, TASK, episode)
+    earned[-1] -= judge(spec, NEAR, TASK, episode).total
+    assert (gamma ** np.arange(len(earned)) * earned).sum() == pytest.approx(-0.4 * 0.5)
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, float("nan"), float("inf"), None, True, "near"])
+def test_what_is_no_potential_makes_the_episode_unscorable(value, caplog):
+    world = replace(SPEC, potential=lambda task, start, now: value if now["count"] else 0.5)
+    grader = EnvGrader(RewardSpec(potential=0.3), world)
+    group = Group("scripted/0/two", TASK, (played("touch", "+"), played("touch", member=1)))
+    with caplog.at_level(logging.ERROR):
+        ((broken, fine),) = grader.score([group])
+    assert (broken.cause, fine.total) == ("out of bounds: potential", 0.0)
+    assert f"its potential is {value!r} after turn 2; it must be a number from 0 to 1" in caplog.text
+    assert list(grader.turn_rewards([group], [[broken, fine]])) == [group.episodes[1].id]
+
+
+@pytest.mark.parametrize("rule", ["episode", "discounted"])
+def test_a_potential_that_cannot_act_is_refused(rule):
+    with pytest.raises(RecipeError, match=f"potential shaping with `{rule}` credit has no effect: .*\\.potential = 0$"):
+        make_recipe({"reward": {"potential": 0.3}, "env": {"name": "counter"},
+                     "credit": {"rule": rule, "gamma": 1.0 if rule == "episode" else 0.9}})  # fmt: skip
+
+
+def test_an_environment_without_a_potential_has_none_to_weigh():
+    with pytest.raises(RecipeError, match=r"reward\.potential = 0\.4, but the environment counter has no potential; give"):
+        spec_of({"potential": 0.4}, credit={"rule": "turn"})
+
+
 # ---- the worked example of docs/rewards.md ---------------------------------------------------------------------------
 
 
@@ -322,7 +390,7 @@ def test_a_group_is_scored_with_the_lengths_of_its_members_and_its_turns():
     # 1 + 1 + 2 + 2 and 1 + 1 + 2 + 1 + 1 + 2 tokens, mean 7; the fault has no say
     assert [r.total for r in rewards] == [pytest.approx(1 / (1 + 6 / 7)), pytest.approx(1 / (1 + 8 / 7)), None]
     assert rewards[0].parts["length"] == pytest.approx(1 / (1 + 6 / 7) - 1)
-    by_turn = grader.turn_rewards([group])
+    by_turn = grader.turn_rewards([group], [rewards])
     assert by_turn[group.episodes[0].id] == pytest.approx([0, 0, 0, 1 / (1 + 6 / 7)])
     assert group.episodes[2].id not in by_turn
     assert grader.counts["correct"] == 2 and grader.counts["unscorable/fault: crash"] == 1

@@ -132,7 +132,12 @@ def test_a_sweep_shares_the_warm_start_and_repeats_nothing(recipe: Path) -> None
         assert list(before) == list(after) == ["base", "sft", "grpo"]
         assert (before["base"], before["sft"]) == (after["base"], after["sft"])
     rows = [re.split(r"\s{2,}", line) for line in text.splitlines()]
-    assert rows[0] == ["optimizer.lr", "seed", "before", "after", "gain", "greedy"]
+    assert rows[0] == ["optimizer.lr", "seed", "before", "after", "gain", "greedy", "CPU-s"]
+    for row, name in zip(rows[1:5], ("s-1e-3-s0", "s-1e-3-s1", "s-3e-2-s0", "s-3e-2-s1")):
+        with Run.open(runs / name) as run:
+            assert float(row[6]) == pytest.approx(
+                sum(seconds for _, seconds in run.metrics("cpu_seconds", "grpo")), abs=0.5
+            )
     assert [row[:2] for row in rows[1:7]] == [["1e-3", "0"], ["1e-3", "1"], ["3e-2", "0"], ["3e-2", "1"],
                                               ["1e-3", "all 2"], ["3e-2", "all 2"]]  # fmt: skip
     assert "did best; against it, on the same tasks and seeds:" in rows[7][0]

@@ -169,11 +169,12 @@ def _bumps(task: Task, states: Sequence[State]) -> float:
     return states[-1]["bumps"] - states[0]["bumps"]
 
 
-def potential(task: Task, state: State) -> float:
-    """Φ for shaping: −(actions left to the exit) / (actions left at the start); −1 at the start, 0 at the exit."""
-    maze = task.columns["maze"]
-    where = where_of(maze, state)
-    return -left_from(maze, where)[where] / task.columns["shortest"]
+def potential(task: Task, start: State, now: State) -> float:
+    """Φ for shaping: shortest / (shortest + actions left to the exit). ½ at the start, 1 at the exit, less the farther off:
+    never 0, so that a wrong step is told from a right one however far away."""
+    maze, shortest = task.columns["maze"], task.columns["shortest"]
+    where = where_of(maze, now)
+    return shortest / (shortest + left_from(maze, where)[where])
 
 
 def summed_up(task: Task, start: State, now: State) -> str:
@@ -252,6 +253,7 @@ SPEC = EnvSpec(
     goal=GOAL,
     milestones=(*map(_took, COLOURS), *map(_opened, COLOURS)),
     costs=(Cost("moves", "room entered", _moves), Cost("bumps", "wall or locked door", _bumps)),
+    potential=potential,
     gold=gold,
     known_bad=KNOWN_BAD,
     volatile=("steps", "bumps"),

@@ -15,6 +15,7 @@ from typing import Any
 from milepost.env import EnvSpec, Milestone, Script, State
 from milepost.health.tapes import Limits, Tape, at_random, changed, claim, difference, empty, junk, loop, record
 from milepost.host_main import Garbage, plain_copy
+from milepost.reward_spec import OutOfBounds, potentials
 from milepost.types import MilepostError, Task
 
 KNOWN_BAD = "known-bad "
@@ -245,8 +246,8 @@ def goal_check(bench: Bench) -> str:
 def predicates_check(bench: Bench) -> str:
     needs_tasks(bench)
     spec = bench.spec
-    if not spec.milestones and not spec.costs:
-        raise Skipped("there are no milestones and no costs")
+    if not spec.milestones and not spec.costs and not spec.potential:
+        raise Skipped("there are no milestones, no costs and no potential")
     reached: set[str] = set()
     for tape in bench.all_tapes:
         states = tape.states()
@@ -259,12 +260,16 @@ def predicates_check(bench: Bench) -> str:
                 raise Failed(f"{name} raised {type(error).__name__} in {tape.where()}: {error}") from None
             if name.startswith("cost") and not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
                 raise Failed(f"{name} is {value!r} in {tape.where()}; it must be a number that is not negative")
+            if isinstance(value, OutOfBounds):
+                raise Failed(f"{tape.where()}: {value.args[1]}")
             if tape.policy == "gold" and value is True:
                 reached.add(name)
     unused = [m.name for m in spec.milestones if f"milestone {m.name!r}" not in reached]
     more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
     told = f"; the gold policy never reaches {', '.join(unused[:3])}{more}" if unused and spec.gold else ""
-    return f"milestones and costs can be read from every state{told}"
+    read = [name for name, there in (("milestones", spec.milestones), ("costs", spec.costs),
+                                     ("a potential from 0 to 1", spec.potential)) if there]  # fmt: skip
+    return f"{' and '.join(filter(None, [', '.join(read[:-1]), read[-1]]))} can be read from every state{told}"
 
 
 def _judges(spec: EnvSpec, task: Task, states: Sequence[State]) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -273,6 +278,16 @@ def _judges(spec: EnvSpec, task: Task, states: Sequence[State]) -> Iterator[tupl
         yield f"milestone {milestone.name!r}", partial(_ever, milestone, task, pairs)
     for cost in spec.costs:
         yield f"cost {cost.name!r}", partial(cost.amount, task, states)
+    if spec.potential:
+        yield "the potential", partial(_potential, spec, task, states)
+
+
+def _potential(spec: EnvSpec, task: Task, states: Sequence[State]) -> OutOfBounds | None:
+    try:
+        potentials(spec, task, states)
+    except OutOfBounds as error:
+        return error
+    return None
 
 
 def _ever(milestone: Milestone, task: Task, pairs: Sequence[tuple[State, State]]) -> bool:

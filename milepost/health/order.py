@@ -164,6 +164,7 @@ def _report(*checks: Entries, notes: Iterator[str]) -> OrderReport:
 
 def _extremes(spec: RewardSpec) -> Extremes:
     progress = spec.most_progress if spec.form == "bonus" else 0.0
+    scored = spec.most_scored
     costs = math.fsum(cost.cap for cost in spec.costs)
     low, high, low_failure = (0.0, 0.0, 0.0)
     if spec.length:
@@ -171,11 +172,14 @@ def _extremes(spec: RewardSpec) -> Extremes:
     soft = 1.0 if spec.truncated == "soft" else 0.0
     taken = {"every cost at its cap": costs, "the length term at its worst": -low, "the whole soft overlong penalty": soft}
     words = "".join(f", {name} (−{value:g})" for name, value in taken.items() if value > 0)
+    best = [f"milestones up to their cap ({progress:g})"] if progress else []
+    best += [f"turns that {term.label} likes ({most:g})" for term in spec.scorers if (most := spec.most_by(term))]
     return Extremes(
-        (spec.outcome + low - costs - soft, spec.outcome + high + progress),
-        (low_failure - costs - soft, progress),
-        f"a success ({spec.outcome:g}){' without a milestone' if progress else ''}{words}",
-        f"a failure with milestones up to their cap ({progress:g})" if progress else "a failure at no cost (0)",
+        (spec.outcome + low - costs - soft, spec.outcome + high + progress + scored),
+        (low_failure - costs - soft, progress + scored),
+        f"a success ({spec.outcome:g}){' without a milestone' if progress else ''}"
+        f"{' that no turn scorer likes' if scored else ''}{words}",
+        f"a failure with {' and '.join(best)}" if best else "a failure at no cost (0)",
     )
 
 
@@ -355,8 +359,12 @@ def _notes(recipe: Recipe) -> Iterator[str]:
     if recipe.credit.scale == "batch" or reward.combine == "gdpo":
         yield ("one divisor for the whole batch keeps every order within it; in a batch without any success it makes "
                "differences between failures as strong as success is otherwise")  # fmt: skip
-    if reward.milestone_form == "potential":
-        yield "potential shaping adds −Φ(start) = 0 to the return of every episode: which is best stays as it is without"
+    if reward.milestone_form == "potential" or reward.potential:
+        start = "−Φ(start), the same for all members of a group," if reward.potential else "−Φ(start) = 0"
+        yield f"potential shaping adds {start} to the return of every episode: which is best stays as it is without"
+    if reward.turn_scorers:
+        yield ("turn scorers pay by the turn, up to their caps: one that likes every turn also pays for more turns; let it "
+               "give 0 to a turn that repeats what was done")  # fmt: skip
     if reward.length.max_mean:
         yield f"length: what is proven holds up to the largest weight the controller may set, {reward.length.max_weight:g}"
 

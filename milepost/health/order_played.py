@@ -11,8 +11,9 @@ from typing import Any
 from milepost.credit import assign
 from milepost.env import Environment, EnvSpec, Script
 from milepost.recipe import Recipe
-from milepost.reward_spec import EnvGrader, RewardSpec
+from milepost.reward_spec import EnvGrader, RewardSpec, is_measure
 from milepost.scripted import episode_of, play_script
+from milepost.turn_scorers import TurnScorers
 from milepost.types import Episode, Group, Task
 
 GOLD, NOTHING, CLAIMS = "gold", "does nothing", "claims that it is done"
@@ -40,20 +41,21 @@ class Earned:
     def line(self) -> str:
         if self.total is None:
             return f"{self.task:<10.10} {self.script:<28.28} unscorable: {self.cause}"
-        parts = ", ".join(f"{name} {value:.3g}" for name, value in self.parts.items() if value and _is_paid(name))
+        parts = ", ".join(f"{name} {value:.3g}" for name, value in self.parts.items() if value and not is_measure(name))
         verdict = "success" if self.success else "failure"
         return (f"{self.task:<10.10} {self.script:<28.28} {self.num_turns:>3} turns  {verdict}  "
                 f"reward {self.total:>7.3f}  credit {self.credit:>7.3f}  {parts or 'nothing'}")  # fmt: skip
 
 
-def _is_paid(name: str) -> bool:
-    return name.partition("/")[0] in ("outcome", "milestones", "cost", "length")
-
-
 def play_known(spec: RewardSpec, env_spec: EnvSpec, recipe: Recipe, tasks: Sequence[Task]) -> list[Earned]:
     """Every script on every task. One that raises is told as unscorable: an environment must answer whatever is written."""
+    with EnvGrader(spec, env_spec, scorers=TurnScorers(recipe.reward) if spec.scorers else None) as grader:
+        return _play_known(grader, recipe, tasks)
+
+
+def _play_known(grader: EnvGrader, recipe: Recipe, tasks: Sequence[Task]) -> list[Earned]:
+    spec, env_spec = grader.spec, grader.env_spec
     earned: list[Earned] = []
-    grader = EnvGrader(spec, env_spec)
     for task in tasks:
         names: list[str] = []
         episodes: list[Episode] = []
@@ -108,7 +110,7 @@ def _credited(
         return []
     group = Group(episodes[0].group_id, task, tuple(episodes))
     (rewards,) = grader.score([group])
-    turn_rewards: Any = grader.turn_rewards([group]) if recipe.credit.rule == "turn" else None
+    turn_rewards: Any = grader.turn_rewards([group], [rewards]) if recipe.credit.rule == "turn" else None
     (credits,) = assign([group], [rewards], recipe.credit, recipe.rollout, part_weights=grader.part_weights,
                         turn_rewards=turn_rewards)  # fmt: skip
     return [

@@ -114,7 +114,7 @@ def preflight(session: Session, num_tasks: int = 64) -> Preflight:
         settings = SamplingSettings(recipe.rollout.temperature)
         new = session.roll(chunk, phase=PHASE, step=step, num_samples=recipe.rollout.group_size, settings=settings)
         judged = session.grader.score(new)
-        credited = assign(new, judged, recipe.credit, recipe.rollout, **session.per_turn(new))
+        credited = assign(new, judged, recipe.credit, recipe.rollout, **session.per_turn(new, judged))
         run.commit_step(step, PHASE, new, judged, credited)
         groups, rewards, credits = groups + new, rewards + judged, credits + credited
     found = examine(groups, rewards, credits, recipe)

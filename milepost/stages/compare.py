@@ -31,6 +31,8 @@ class Comparison:
     after: EvalReport
     control: EvalReport | None
     bar: BarVerdict
+    cpu_seconds: tuple[float | None, float | None, float | None] = (None, None, None)
+    """What training each of them took, `cpu_of`; None where nothing was trained or measured."""
 
     @property
     def passed(self) -> bool:
@@ -39,16 +41,20 @@ class Comparison:
     @property
     def text(self) -> str:
         reports = [(n, r) for n, r in zip(self.names, (self.before, self.after, self.control)) if r is not None]
-        return "\n".join([*(f"{name}: {rates(report)}" for name, report in reports), self.bar.text])
+        cost = [f"{name} {used:.0f}" for name, used in zip(self.names, self.cpu_seconds) if used is not None]
+        lines = [f"CPU-seconds of training, processes that score included: {', '.join(cost)}"] if cost else []
+        return "\n".join([*(f"{name}: {rates(report)}" for name, report in reports), *lines, self.bar.text])
 
     def json(self) -> str:
         """Keys: passed, before, after, control, paired, greedy, clauses."""
         return json.dumps(
             {
                 "passed": self.passed,
-                "before": {"stage": self.names[0], **_numbers(self.before)},
-                "after": {"stage": self.names[1], **_numbers(self.after)},
-                "control": None if self.control is None else {"from": self.names[2], **_numbers(self.control)},
+                "before": {"stage": self.names[0], "cpu_seconds": self.cpu_seconds[0], **_numbers(self.before)},
+                "after": {"stage": self.names[1], "cpu_seconds": self.cpu_seconds[1], **_numbers(self.after)},
+                "control": None
+                if self.control is None
+                else {"from": self.names[2], "cpu_seconds": self.cpu_seconds[2], **_numbers(self.control)},
                 "paired": asdict(self.bar.paired),
                 "greedy": self.bar.greedy and asdict(self.bar.greedy),
                 "clauses": [asdict(clause) for clause in self.bar.clauses],
@@ -66,6 +72,7 @@ def compare_run(target: str | Path, *, before: str = "", after: str = "grpo", co
     """
     with Run.open(target) as run:
         tests, many_turns, status = stored_tests(run), run.has_many_turns, run.status
+        used = {stage: cpu_of(run, stage) for stage in tests}
     if not tests:
         how = (f"`milepost resume {target}` finishes it and tests at the end" if status != "finished" else
                "`milepost run RECIPE` tests at its end where tasks.test is not 0")  # fmt: skip
@@ -76,9 +83,18 @@ def compare_run(target: str | Path, *, before: str = "", after: str = "grpo", co
             raise RecipeError(f"{flag} {stage}: {target} has no test report of that stage; it has {', '.join(tests)}")
     if before == after:
         raise RecipeError(f"--before and --after are both {after}; {target} has test reports of {', '.join(tests)}")
-    name, rival = _other_run(control, tests[after]) if control else _own_control(tests)
+    name, rival = _own_control(tests)
+    cost = used.get(name)
+    if control:
+        name, rival, cost = _other_run(control, tests[after])
     bar = standard_bar(tests[before], tests[after], rival, multi_turn=many_turns)
-    return Comparison((before, after, name), tests[before], tests[after], rival, bar)
+    return Comparison((before, after, name), tests[before], tests[after], rival, bar, (used[before], used[after], cost))
+
+
+def cpu_of(run: Run, stage: str) -> float | None:
+    """CPU-seconds that a stage used in all its steps, worker processes that score included; None if it was not measured."""
+    found = run.metrics("cpu_seconds", stage)
+    return math.fsum(seconds for _, seconds in found) if found else None
 
 
 def stored_tests(run: Run) -> dict[str, EvalReport]:
@@ -93,16 +109,17 @@ def _own_control(tests: Mapping[str, EvalReport]) -> tuple[str, EvalReport | Non
     return best, found.get(best)
 
 
-def _other_run(control: str, after: EvalReport) -> tuple[str, EvalReport]:
+def _other_run(control: str, after: EvalReport) -> tuple[str, EvalReport, float | None]:
     with Run.open(control) as run:
         tests = stored_tests(run)
+        used = {stage: cpu_of(run, stage) for stage in tests}
     same = {stage: report for stage, report in tests.items() if set(report.outcomes) == set(after.outcomes)}
     if not same:
         why = "none of its test reports is of the same tasks; use the same tasks and seed" if tests else (
             "it has no test report; test it with `milepost run`")  # fmt: skip
         raise RecipeError(f"--control {control} cannot be compared: {why}")
     stage = list(same)[-1]
-    return f"{control} ({stage})", same[stage]
+    return f"{control} ({stage})", same[stage], used[stage]
 
 
 def rates(report: EvalReport) -> str:

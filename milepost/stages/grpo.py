@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +40,7 @@ def run_grpo(
     session: Session, resume: Path | None = None, *, stage: str = "grpo", cpu_seconds: float = float("inf"),
     random_reward: bool | None = None,
 ) -> None:  # fmt: skip
-    """Trains for `grpo.steps` or `cpu_seconds` of this process, and leaves the policy on the best validation checkpoint.
+    """Trains for `grpo.steps` or `cpu_seconds`, and leaves the policy on the best validation checkpoint.
 
     `random_reward` makes it the control that is rewarded by coin; None: as `grpo.random_reward` says.
     """
@@ -51,11 +50,12 @@ def run_grpo(
         with session.timed("sample"):
             groups = loop.rollouts.take(step)
         with session.timed("score"):
-            rewards = session.grader.score(groups)
+            rewards, judging = loop.score(groups)
         with session.timed("update"):
             credits, reports = loop.update(step, groups, rewards)
         session.sampler.load(loop.learner.num_steps)
         metrics, findings = loop.measure(step, groups, rewards, credits, reports)
+        metrics |= judging
         session.run.commit_step(step, stage, groups, rewards, credits, metrics)
         session.find(findings, stage, step)  # may stop the run, whose last step can then be looked at
         loop.after(step, last=step == session.recipe.grpo.steps or loop.cpu_seconds >= cpu_seconds)
@@ -86,7 +86,7 @@ class Loop:
         recipe = session.recipe
         self.session, self.recipe, self.stage = session, recipe, stage
         self.random_reward = recipe.grpo.random_reward if random_reward is None else random_reward
-        self.step, self.best, self.cpu_seconds, self.cpu_mark = 0, Best(), 0.0, time.process_time()
+        self.step, self.best, self.cpu_seconds, self.cpu_mark = 0, Best(), 0.0, session.cpu_seconds()
         lr = recipe.optimizer.lr or default_lr(session.policy.num_parameters, "grpo")
         updates = recipe.grpo.steps * recipe.update.num_iterations * recipe.update.minibatches
         self.learner = Learner(session.policy, recipe.optimizer, recipe.update, lr=lr, total_steps=updates)
@@ -141,15 +141,24 @@ class Loop:
             return kl.beta
         return kl.beta + (kl.beta_end - kl.beta) * (step - 1) / max(1, self.recipe.grpo.steps - 1)
 
+    def score(self, groups: Sequence[Group]) -> tuple[list[list[Reward]], dict[str, float]]:
+        """Rewards, and what judging cost beside this process: scorer/calls, scorer/cpu_seconds; nothing without workers."""
+        grader = self.session.grader
+        before = grader.spent()
+        rewards = grader.score(groups)
+        return rewards, {name: used - before.get(name, 0.0) for name, used in grader.spent().items()}
+
     def update(
         self, step: int, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]
     ) -> tuple[list[list[Credit]], list[UpdateReport]]:
         """Credit, then `num_iterations` passes of `minibatches` optimizer steps over the batch."""
         recipe, beta = self.recipe, self.beta(step)
+        # The coin is one number for the episode: the control must not see turns and parts as they really were.
+        details = {} if self.random_reward else self.session.per_turn(groups, rewards)
         if self.random_reward:
             rewards = [[_coin(recipe.seed, e.id, r) for e, r in zip(g.episodes, rs)] for g, rs in zip(groups, rewards)]
         penalty = self.kl_penalty(groups, beta) if beta and recipe.kl.place == "reward" else None
-        credits = assign(groups, rewards, recipe.credit, recipe.rollout, penalty, **self.session.per_turn(groups))
+        credits = assign(groups, rewards, recipe.credit, recipe.rollout, penalty, **details)
         in_loss = beta > 0 and recipe.kl.place == "loss"
         parts = deal([g.id for g in groups], recipe.update.minibatches)
         batches = [group_batch(groups, credits, recipe, set(part), keep_constant=in_loss) for part in parts]
@@ -191,6 +200,8 @@ class Loop:
             findings += probe_weights(session, self.learner, step)
         if whole or step == 1:
             findings += [Finding("stop", "verifier", text) for text in session.grader.canary(session.tasks.train)]
+        if (weight := session.grader.length_weight) is not None:
+            metrics["length/weight"] = weight  # with which this step was judged
         if changed := session.grader.observe(groups):
             findings.append(Finding("info", "reward", changed))
         metrics |= self.take_cpu() | session.take_clock() | {"peak_memory_gb": peak_memory_gb(), "kl/beta": self.beta(step)}
@@ -205,8 +216,8 @@ class Loop:
         say(f"step {step}: held-out success {report.success:.1%} of {report.num_tasks} tasks × {report.samples}")
 
     def take_cpu(self) -> dict[str, float]:
-        """CPU-seconds of this process since the last step: what controls of equal cost are given."""
-        now = time.process_time()
+        """CPU-seconds since the last step, worker processes included: what controls of equal cost are given."""
+        now = self.session.cpu_seconds()
         used, self.cpu_mark = now - self.cpu_mark, now
         self.cpu_seconds += used
         return {"cpu_seconds": used}

@@ -36,6 +36,7 @@ from milepost.types import (
     EpisodeId,
     Group,
     MilepostError,
+    Reward,
     Sampled,
     StopKind,
     StopReason,
@@ -85,11 +86,15 @@ class Session:
         return play(tasks, self.sampler, self.codec, phase=phase, step=step, num_samples=num_samples,
                     max_new_tokens=budget, settings=settings)  # fmt: skip
 
-    def per_turn(self, groups: Sequence[Group]) -> dict[str, Any]:
+    def per_turn(self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]) -> dict[str, Any]:
         """What credit needs to know of an environment's reward besides the total."""
-        by_turn = self.recipe.credit.rule == "turn"
-        turn_rewards = self.grader.turn_rewards(groups) if isinstance(self.grader, EnvGrader) and by_turn else None
+        by_turn = isinstance(self.grader, EnvGrader) and self.recipe.credit.rule == "turn"
+        turn_rewards = self.grader.turn_rewards(groups, rewards) if by_turn else None  # type: ignore[union-attr]
         return {"part_weights": self.grader.part_weights, "turn_rewards": turn_rewards}
+
+    def cpu_seconds(self) -> float:
+        """Used so far by this process and by those that judge for it: what comparisons at equal cost count."""
+        return time.process_time() + self.grader.spent().get("scorer/cpu_seconds", 0.0)
 
     def evaluate(self, split: str, step: int, *, stage: str, greedy: bool | None = None, samples: int = 0) -> EvalReport:
         """Held-out success of the current weights, stored with its episodes as an evaluation of `stage` after `step`.

@@ -5,7 +5,6 @@ The forest, the executor and the learner are those of GRPO; only the objective d
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -30,7 +29,7 @@ CROSS_ENTROPY = LossSection(objective="cross_entropy", aggregate="token_mean")
 
 
 def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft", cpu_seconds: float = 0.0) -> Learner:
-    """Trains on demonstrations for `sft.steps`, or until `cpu_seconds` of this process are used if that is given."""
+    """Trains on demonstrations for `sft.steps`, or until `cpu_seconds` are used if that is given."""
     section = session.recipe.sft
     examples = demonstrated(session)
     if section.loss_on == "everything":
@@ -44,16 +43,19 @@ def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft",
     if resume:
         start = session.load(resume, learner)["step"]
         session.run.truncate_after(start, stage)
-    began, last = time.process_time(), section.steps
+    began = mark = session.cpu_seconds()
+    last = section.steps
     progress = Progress(count(start + 1) if cpu_seconds else range(start + 1, last + 1), stage.upper())
     for step in progress:
         with session.timed("update"):
             report = learner.update(batch_at(session, examples, step - 1), CROSS_ENTROPY)
         metrics = {"loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr, "peak_memory_gb": peak_memory_gb()}
+        before, mark = mark, session.cpu_seconds()
+        metrics["cpu_seconds"] = mark - before
         session.run.commit_step(step, stage, metrics=metrics | session.take_clock())
         mark_step()
         progress.note(f"loss {report.loss:.3f}")
-        done = time.process_time() - began >= cpu_seconds if cpu_seconds else step == last
+        done = mark - began >= cpu_seconds if cpu_seconds else step == last
         if done or (session.recipe.save.every and step % session.recipe.save.every == 0):
             session.save(stage, step, learner, {})
         if done:

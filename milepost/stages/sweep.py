@@ -20,7 +20,7 @@ from milepost.evaluate import EvalReport, Interval, Paired, paired, task_interva
 from milepost.launch import open_session
 from milepost.progress import say
 from milepost.recipe import Recipe, load_recipe
-from milepost.stages.compare import stored_tests
+from milepost.stages.compare import cpu_of, stored_tests
 from milepost.stages.pipeline import check_stages, run_pipeline
 from milepost.stages.session import RunStopped, Session
 from milepost.store import Run
@@ -51,14 +51,17 @@ def sweep(recipe_path: str | Path, overrides: Sequence[str], over: str, seeds: s
     trials = plan(recipe_path, overrides, key, values, read_seeds(seeds))
     toml = Path(recipe_path).read_text(encoding="utf-8")
     results: dict[tuple[str, int], dict[str, EvalReport]] = {}
+    used: dict[tuple[str, int], float | None] = {}
     stopped: dict[tuple[str, int], str] = {}
     for number, trial in enumerate(trials, 1):
         try:
             results[trial.value, trial.seed] = _result(trial, trials, toml, f"sweep {number}/{len(trials)}")
+            with Run.open(trial.path) as run:
+                used[trial.value, trial.seed] = cpu_of(run, "grpo")
         except RunStopped as error:
             stopped[trial.value, trial.seed] = str(error)
             say(f"{trial.path} stopped: {error}")
-    return table(key, trials, results, stopped)
+    return table(key, trials, results, stopped, used)
 
 
 def read_over(over: str) -> tuple[str, list[str]]:
@@ -184,24 +187,32 @@ def _copy_evals(donor: Run, run: Run, stages: Sequence[str]) -> None:
 
 # --- the table ------------------------------------------------------------------------------------------------------
 
+NOT_MEASURED: Mapping[tuple[str, int], float | None] = {}
 Results = Mapping[tuple[str, int], Mapping[str, EvalReport]]
 
 
-def table(key: str, trials: Sequence[Trial], results: Results, stopped: Mapping[tuple[str, int], str]) -> str:
-    """Every run, then every value over all its seeds, then each value against the best one."""
+def table(
+    key: str, trials: Sequence[Trial], results: Results, stopped: Mapping[tuple[str, int], str],
+    used: Mapping[tuple[str, int], float | None] = NOT_MEASURED,
+) -> str:  # fmt: skip
+    """Every run, then every value over all its seeds, then each value against the best one. `used`: CPU-seconds of GRPO."""
     values = list(dict.fromkeys(trial.value for trial in trials))
-    rows: list[Sequence[object]] = [(key, "seed", "before", "after", "gain", "greedy")]
+    rows: list[Sequence[object]] = [(key, "seed", "before", "after", "gain", "greedy", "CPU-s")]
     for trial in sorted(trials, key=lambda t: (values.index(t.value), t.seed)):
         tests = results.get((trial.value, trial.seed))
         cells = ("stopped", "", "", "") if tests is None else _cells(_before(tests), tests["grpo"])
-        rows.append((trial.value, trial.seed, *cells))
+        rows.append((trial.value, trial.seed, *cells, _seconds([used.get((trial.value, trial.seed))])))
     pooled = {value: _pooled(results, value) for value in values if any(v == value for v, _ in results)}
-    rows += [(value, f"all {num}", *_cells(before, after)) for value, (before, after, num) in pooled.items()]
+    for value, (before, after, num) in pooled.items():
+        rows.append(
+            (value, f"all {num}", *_cells(before, after), _seconds([s for (v, _), s in used.items() if v == value]))
+        )
     lines = _aligned(rows)
     lines += [f"{value}, seed {seed} stopped: {why}" for (value, seed), why in stopped.items()]
     if len(pooled) > 1:
         lines += _between(key, results, pooled)
-    lines.append("sampled success with 95 % intervals over tasks, gains paired by task; greedy success before → after")
+    lines.append("sampled success with 95 % intervals over tasks, gains paired by task; greedy success before → after; "
+                 "CPU-seconds of GRPO, processes that score included")  # fmt: skip
     return "\n".join(lines)
 
 
@@ -211,6 +222,11 @@ def _before(tests: Mapping[str, EvalReport]) -> EvalReport:
 
 def _cells(before: EvalReport, after: EvalReport) -> tuple[str, str, str, str]:
     return _rate(before), _rate(after), _gain(paired(before, after)), _greedy(before, after)
+
+
+def _seconds(used: Sequence[float | None]) -> str:
+    known = [seconds for seconds in used if seconds is not None]
+    return f"{sum(known):.0f}" if known else ""
 
 
 def _rate(report: EvalReport) -> str:
