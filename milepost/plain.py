@@ -21,7 +21,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
-MAX_DEPTH, MAX_NODES, MAX_KEY_PARTS = 150, 1_000_000, 1000
+MAX_DEPTH, MAX_NODES, MAX_KEY_PARTS = 150, 300_000, 1000
 _JSON_INT = 1 << 63
 
 
@@ -35,7 +35,7 @@ class NotPlain(ValueError):
 def encode(value: Any) -> Any:
     """The value as JSON without objects: None, booleans, ints, finite floats and text as they are, the rest [tag, …].
 
-    Raises NotPlain beyond 150 levels or 1,000,000 parts. What is no data becomes ["object", "module.Class"].
+    Raises NotPlain beyond 150 levels or 300,000 parts. What is no data becomes ["object", "module.Class"].
     """
     return _encode(value, MAX_DEPTH, [MAX_NODES])
 
