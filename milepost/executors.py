@@ -53,8 +53,9 @@ class Executor:
             log.warning("the model's head does more than one matrix product (soft-cap or scale): plain executor")
             self.kind = "plain"
 
-    def calls(self, batch: Batch) -> list[Call]:
-        return plan(batch, shared=self.kind == "packed", tokens_per_call=self.tokens_per_call)
+    def calls(self, batch: Batch, *, together: bool = True) -> list[Call]:
+        """`together`: no episode straddles two calls, as sequence-level ratios need it."""
+        return plan(batch, shared=self.kind == "packed", tokens_per_call=self.tokens_per_call, together=together)
 
     def run(self, batch: Batch, call: Call, *, backward: bool = True) -> Readout:
         """Log-probs and entropies of the call's events, [len(call.event)] each, in float32 or wider."""
@@ -63,29 +64,32 @@ class Executor:
     def readouts(self, batch: Batch) -> Iterator[tuple[Call, Readout]]:
         """Every call without gradient."""
         with torch.no_grad():
-            for call in self.calls(batch):
+            for call in self.calls(batch, together=False):
                 yield call, self.run(batch, call, backward=False)
 
     def score(self, batch: Batch) -> np.ndarray:
         """Log-probs of all events, float64 [E], without gradient."""
-        self.prove(batch)
+        self.prove(batch, together=False)
         out = np.empty(batch.num_events)
         for call, readout in self.readouts(batch):
             out[call.event] = readout.logprobs.double().cpu().numpy()
         return out
 
-    def prove(self, batch: Batch) -> None:
-        """Compares packed with plain on one group of the first batch; demotes packed on a mismatch."""
+    def prove(self, batch: Batch, *, together: bool = True) -> None:
+        """Compares packed with plain on the smallest tree of the first batch that has one; demotes packed on a mismatch."""
         if self.proven or self.kind != "packed":
             return
+        trees = [call for call in self.calls(batch, together=together) if _is_tree(call)]
+        if not trees:
+            return
         self.proven = True
-        first = min(self.calls(batch), key=lambda call: call.padded_tokens)
+        first = min(trees, key=lambda call: call.padded_tokens)
         counted, self.counters = self.counters, WorkCounters()
         with torch.no_grad():
             packed = self.run(batch, first, backward=False).logprobs
             plain = torch.empty_like(packed)
             wanted = {int(e): i for i, e in enumerate(first.event)}
-            for call in plan(batch, shared=False, tokens_per_call=self.tokens_per_call):
+            for call in plan(batch, shared=False, tokens_per_call=self.tokens_per_call, together=False):
                 mine = [i for i, e in enumerate(call.event) if int(e) in wanted]
                 if mine:
                     values = _run(self, batch, call, "plain", False).logprobs
@@ -111,7 +115,7 @@ def _run(executor: Executor, batch: Batch, call: Call, kind: str, backward: bool
         "position_ids": torch.from_numpy(positions).to(device),
         "use_cache": False,
     }
-    if kind == "packed":
+    if kind == "packed" and _is_tree(call):
         inputs["attention_mask"] = torch.from_numpy(tree_mask(batch, call)).to(device)[:, None]
     target = torch.from_numpy(batch.token_E[call.event]).to(device)
     temperature = torch.from_numpy(batch.temperature_E[call.event]).to(device)
@@ -125,6 +129,11 @@ def _run(executor: Executor, batch: Batch, call: Call, kind: str, backward: bool
     hidden = head.body(**inputs).last_hidden_state.flatten(0, 1)[where]
     logprobs, entropy = HeadLogprobs.apply(hidden, head.weight, head.bias, which, target, temperature)
     return Readout(logprobs, entropy)
+
+
+def _is_tree(call: Call) -> bool:
+    """Whether some row needs a mask of its own; single paths are causal as they are."""
+    return any(len(segments) > 1 for segments in call.segments)
 
 
 def _count(counters: WorkCounters, call: Call, num_positions: int, backward: bool) -> None:

@@ -237,17 +237,18 @@ class Call:
         return len(self.rows) * self.width
 
 
-def plan(batch: Batch, *, shared: bool, tokens_per_call: int) -> list[Call]:
+def plan(batch: Batch, *, shared: bool, tokens_per_call: int, together: bool = True) -> list[Call]:
     """Rows and calls. `shared`: one row per group, each prefix once in it; else one row per segment.
 
-    An episode never straddles two calls, because sequence-level ratios need all of it. Rows of similar length travel
-    together; a group that exceeds the budget alone is split by episodes, its trunk repeated.
+    Rows of similar length travel together. A group that exceeds the budget alone is split, its trunk repeated: by episodes
+    if each has to stay `together` in one call, because a sequence-level ratio needs all of it, else by segments. So a call
+    exceeds the budget only by what cannot be split: one segment, or all segments of one episode.
     """
-    rows = _rows(batch, shared, tokens_per_call)
+    rows = _rows(batch, shared, tokens_per_call, together)
     rows.sort(key=lambda segments: -len(_union(batch, segments)))
     calls: list[list[tuple[int, ...]]] = []
     width = 0
-    unit = _episode_units(batch, rows) if not shared else [[r] for r in rows]
+    unit = _episode_units(batch, rows) if together and not shared else [[r] for r in rows]
     for rows_together in unit:
         size = max(len(_union(batch, r)) for r in rows_together)
         if calls and (len(calls[-1]) + len(rows_together)) * max(width, size) <= tokens_per_call:
@@ -259,27 +260,23 @@ def plan(batch: Batch, *, shared: bool, tokens_per_call: int) -> list[Call]:
     return [_call(batch, rows_of_call) for rows_of_call in calls]
 
 
-def _rows(batch: Batch, shared: bool, budget: int) -> list[tuple[int, ...]]:
+def _rows(batch: Batch, shared: bool, budget: int, together: bool) -> list[tuple[int, ...]]:
     episode_of = _episode_of_segment(batch)
     if not shared:
         return [(s,) for s in range(len(batch.paths))]
-    by_group: dict[str, list[int]] = {}
+    by_group: dict[str, dict[int, list[int]]] = {}
     for s in range(len(batch.paths)):
-        by_group.setdefault(batch.groups[episode_of[s]], []).append(s)
+        pieces = by_group.setdefault(batch.groups[episode_of[s]], {})
+        pieces.setdefault(int(episode_of[s]) if together else s, []).append(s)
     rows: list[tuple[int, ...]] = []
-    for segments in by_group.values():
+    for pieces in by_group.values():
         part: list[int] = []
-        size = 0
-        for episode in dict.fromkeys(episode_of[s] for s in segments):
-            own = [s for s in segments if episode_of[s] == episode]
-            grown = len(_union(batch, part + own))
-            if part and grown > budget:
+        for own in pieces.values():
+            if part and len(_union(batch, part + own)) > budget:
                 rows.append(tuple(part))
-                part, grown = [], len(_union(batch, own))
+                part = []
             part += own
-            size = grown
-        if size:
-            rows.append(tuple(part))
+        rows.append(tuple(part))
     return rows
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from milepost.engines.base import WorkCounters
 from milepost.executors import Executor
 from milepost.forest import Batch
-from milepost.loss import Events, EventStats, policy_loss, summarize
+from milepost.loss import Events, EventStats, needs_episodes, policy_loss, summarize
 from milepost.models import Policy
 from milepost.recipe import CorrectionSection, KlSection, LossSection, OptimizerSection, UpdateSection
 
@@ -99,11 +99,13 @@ class Learner:
         """One optimizer step. A batch of None (nothing to learn) leaves weights, moments and schedule alone."""
         if batch is None:
             return UpdateReport(False, 0.0, 0.0, self.current_lr(), 0)
-        self.executor.prove(batch)
+        correction = correction or CorrectionSection()
+        together = needs_episodes(loss, correction, correct=correct)
+        self.executor.prove(batch, together=together)
         stats: list[EventStats] = []
         total, entropy = 0.0, 0.0
         with self._gradients():
-            for call in self.executor.calls(batch):
+            for call in self.executor.calls(batch, together=together):
                 readout = self.executor.run(batch, call)
                 events = events_of(batch, call.event, readout.logprobs)
                 value, stat = policy_loss(
@@ -111,7 +113,7 @@ class Learner:
                     events,
                     loss,
                     kl or KlSection(),
-                    correction or CorrectionSection(),
+                    correction,
                     beta=beta,
                     correct=correct,
                 )

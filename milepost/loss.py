@@ -25,7 +25,7 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """One micro-batch of E sampled tokens; all events of an episode are in the same micro-batch.
+    """One micro-batch of E sampled tokens; all events of an episode are in the same one where the loss `needs_episodes`.
 
     Events of weight 0 take part in nothing: their other values may be anything at all.
     """
@@ -175,6 +175,9 @@ OBJECTIVES: dict[str, Callable[[Tensor, Tensor, Events, LossSection], Surrogate]
     "sapo": sapo, "gmpo": gmpo, "dppo_tv": dppo_tv, "cross_entropy": cross_entropy,
 }  # fmt: skip
 
+SEQUENCE_LEVEL = frozenset({"gspo", "gspo_token", "gmpo"})
+"""Objectives whose ratio is of a whole episode."""
+
 UNCORRECTED = frozenset({"dppo_tv", "cross_entropy"})
 """Objectives that take no mismatch correction: one contains it, the other has no sampler."""
 
@@ -215,6 +218,12 @@ def correction_weights(old: Tensor, events: Events, correction: CorrectionSectio
     if correction.kind == "mis":
         return torch.where((weight >= correction.low) & (weight <= correction.high), weight, 0.0)
     return weight.clamp(max=correction.cap)
+
+
+def needs_episodes(loss: LossSection, correction: CorrectionSection, *, correct: bool) -> bool:
+    """Whether an episode's events have to be in one micro-batch: some ratio is of the whole episode."""
+    masks = correct and correction.kind == "geometric_mask" and loss.objective not in UNCORRECTED
+    return loss.objective in SEQUENCE_LEVEL or masks
 
 
 # ---- the loss --------------------------------------------------------------------------------------------------------

@@ -122,24 +122,34 @@ def test_forest_holds_each_distinct_prefix_once_and_paths_spell_the_sequences(se
     assert (forest.parent_U < np.arange(len(forest))).all()
 
 
-turns = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=4), sequence), min_size=1, max_size=3)
+turns = st.lists(
+    st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=4), sequence, st.booleans()), min_size=1, max_size=3
+)
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("abc"), turns), min_size=1, max_size=8), st.integers(4, 60), st.booleans())
-def test_every_sampled_token_is_read_exactly_once_whatever_the_plan(episodes, budget, shared):
-    """Invariant 1: trained ids equal sampled ids, each once, for random ids, groups, budgets."""
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), turns), min_size=1, max_size=8), st.integers(4, 60), st.booleans(),
+    st.booleans(),
+)  # fmt: skip
+def test_every_sampled_token_is_read_exactly_once_whatever_the_plan(episodes, budget, shared, together):
+    """Invariant 1: trained ids equal sampled ids, each once, for random ids, groups, segments, budgets."""
     pairs = [episode(i, t, group=g) for i, (g, t) in enumerate(episodes)]
     batch = batch_of(*pairs)
-    calls = plan(batch, shared=shared, tokens_per_call=budget)
+    calls = plan(batch, shared=shared, tokens_per_call=budget, together=together)
     events = np.concatenate([c.event for c in calls])
     assert sorted(events) == list(range(batch.num_events))
     trained = [list(batch.token_E[batch.episode_E == i]) for i in range(len(pairs))]
     assert trained == [[int(x) for t in e.turns for x in t.sampled.ids] for e, _ in pairs]
+    whole = [len(path) for path in batch.paths]
+    if together:
+        owner = dict(zip(batch.segment_E.tolist(), batch.episode_E.tolist()))
+        whole = [n * max(len(batch.paths[s]) for s in owner if owner[s] == i)
+                 for i, n in enumerate(np.bincount(list(owner.values())))]  # fmt: skip
     for call in calls:
-        assert len(set(batch.episode_E[call.event])) == len(
-            set(batch.episode_E) - {e for e in batch.episode_E[np.setdiff1d(np.arange(batch.num_events), call.event)]}
-        )  # no episode straddles two calls
+        others = set(batch.episode_E[np.setdiff1d(np.arange(batch.num_events), call.event)])
+        assert not together or not others & set(batch.episode_E[call.event])  # no episode straddles two calls
+        assert call.padded_tokens <= max(budget, *whole)  # only what cannot be split exceeds the budget
         for e, r, slot in zip(call.event, call.row_e, call.slot_e):
             assert call.rows[r][slot] == batch.node_E[e]
 
