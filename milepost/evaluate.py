@@ -65,7 +65,7 @@ class EvalReport:
     sources: Mapping[str, Interval] = field(default_factory=dict)
     truncated: float = 0.0
     length: float = 0.0
-    """Mean sampled tokens of one episode."""
+    """Mean sampled tokens of one episode; what a fault broke off is left out."""
     unscorable: Mapping[str, int] = field(default_factory=dict)
     """Samples left out, by cause; greedy ones under "greedy: cause"."""
 
@@ -187,7 +187,7 @@ def summarise(
         parts={name: float(np.mean([r.parts[name] for r in flat if name in r.parts])) for name in _part_names(flat)},
         sources=_slices(groups, outcomes),
         truncated=float(np.mean([e.stop.kind == StopKind.TRUNCATED for e in episodes])),
-        length=float(np.mean([e.num_sampled for e in episodes])),
+        length=_mean(e.num_sampled for e in episodes if e.stop.kind is not StopKind.FAULT) or 0.0,
         unscorable=dict(causes),
     )
 

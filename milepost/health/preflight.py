@@ -73,7 +73,7 @@ class Preflight:
     length_mean: float
     length_p95: float
     length_max: int
-    """Sampled tokens of an episode."""
+    """Sampled tokens of an episode; what a fault broke off is left out."""
     extractable: float | None
     distinct_completions: float
     """Mean number of different completions in a group."""
@@ -151,7 +151,7 @@ def examine(
     histogram = np.bincount([round(sum(vs) / len(vs) * size) for vs in judged], minlength=size + 1)
     pairs = [(sum(vs), len(vs)) for vs in judged if len(vs) > 1]
     signal = signal_report(groups, rewards, credits)
-    lengths = [e.num_sampled for e in episodes]
+    lengths = [e.num_sampled for e in episodes if e.stop.kind is not StopKind.FAULT] or [0]
     readable = [r.extractable for r in flat if r.extractable is not None]
     distinct = [len({b"".join(t.sampled.ids.tobytes() for t in e.turns) for e in g.episodes}) for g in groups]
     found = Preflight(

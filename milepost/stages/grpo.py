@@ -33,7 +33,7 @@ from milepost.stages.session import (
     scoring_batch,
 )  # fmt: skip
 from milepost.tasks import TaskOrder
-from milepost.types import Credit, Group, Reward
+from milepost.types import Credit, Group, Reward, StopKind
 
 
 def run_grpo(
@@ -259,22 +259,25 @@ def _coin(seed: int, episode: Any, reward: Reward) -> Reward:
 
 
 def episode_metrics(groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
-    """Lengths, success and parts over the step's episodes; a metric without data is absent."""
-    lengths = [e.num_sampled for g in groups for e in g.episodes]
-    flat = [r for rs in rewards for r in rs]
-    metrics = {
-        "length/mean": float(np.mean(lengths)),
-        "length/max": float(max(lengths)),
-        "tokens/sampled": float(sum(lengths)),
-    }
+    """Lengths, success and parts over the step's episodes; a metric without data is absent.
+
+    Every episode counts once, however many turns or segments it has. What a fault broke off is in no mean of lengths.
+    """
     episodes = [e for g in groups for e in g.episodes]
+    flat = [r for rs in rewards for r in rs]
+    metrics = {"tokens/sampled": float(sum(e.num_sampled for e in episodes))}
+    whole = [e for e in episodes if e.stop.kind is not StopKind.FAULT]
+    if whole:
+        lengths = [e.num_sampled for e in whole]
+        metrics |= {"length/mean": float(np.mean(lengths)), "length/max": float(max(lengths))}
     for reason, count in Counter(e.stop.reason for e in episodes).items():
         metrics[f"stop/{reason}"] = count / len(episodes)
-    if any("num_calls" in e.facts for e in episodes):  # played in an environment
-        num_turns = sum(len(e.turns) for e in episodes)
-        metrics["turns/mean"] = num_turns / len(episodes)
-        metrics["calls/mean"] = sum(e.facts.get("num_calls", 0) for e in episodes) / len(episodes)
-        metrics["calls/invalid"] = sum(e.facts.get("num_invalid", 0) for e in episodes) / max(1, num_turns)
+    if any("num_calls" in e.facts for e in whole):  # played in an environment
+        metrics["turns/mean"] = float(np.mean([len(e.turns) for e in whole]))
+        metrics["calls/mean"] = float(np.mean([e.facts.get("num_calls", 0) for e in whole]))
+        invalid = [e.facts.get("num_invalid", 0) / len(e.turns) for e in whole if e.turns]
+        if invalid:
+            metrics["calls/invalid"] = float(np.mean(invalid))
     success = [r.success for r in flat if r.success is not None]
     extractable = [r.extractable for r in flat if r.extractable is not None]
     if success:
