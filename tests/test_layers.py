@@ -16,6 +16,7 @@ LAYERS = [
      "tasks", "worker_main", "scorers", "workers", "plain", "sandbox_walls", "sandbox_filter", "sandbox_child",
      "sandbox_keeper", "sandbox_main", "sandbox_runs", "sandbox_runtime", "sandbox_probe", "sandbox_cell", "sandbox",
      "verifiers.code_gold", "verifiers.code",
+     "verifiers.extract",
      "reward_checks", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze", "envs.hasty"],
     ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],

@@ -1,0 +1,239 @@
+r"""Which part of a completion is its answer. One explicit policy, the same for every verifier that reads text.
+
+    extract("<think>\boxed{3}?</think> So \boxed{4}, no: \boxed{5}.", "boxed")  ->  ("5", "box 2 of 2")
+    extract("<think>it may be \boxed{5}", "boxed")                              ->  (None, "the reasoning never ends")
+
+Before anything is looked for, `spoken` drops what the policy did not say as its answer: everything from the first end of
+turn on, and all reasoning. Reasoning that does not end leaves nothing at all, since what it would have said is not known.
+Then the last complete box, tag or marker that has something in it counts, and only that one. Every function reads its text
+a constant number of times, from left to right, whatever stands in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+Policy = Literal["boxed", "tag", "marker", "line", "whole"]
+POLICIES: tuple[Policy, ...] = ("boxed", "tag", "marker", "line", "whole")
+MAX_CHARACTERS = 500_000
+
+_ENDS = re.compile(
+    r"<\|(?:im_end|im_start|eot_id|eom_id|endoftext|end_of_text|end_of_turn|end|return|user|assistant|start_header_id)\|>"
+    r"|<(?:end|start)_of_turn>|</s>|<｜(?:end▁of▁sentence|User|Assistant)｜>|\[/?INST\]"
+)
+_REASONING = re.compile(r"<(/?)(think|thinking|thought|reasoning)[ \t]*>|\[(/?)(THINK)\]|◁(/?)(think)▷", re.IGNORECASE)
+_INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]+")
+
+
+def spoken(text: str, *, opened: bool = False, stops: Sequence[str] = ()) -> tuple[str | None, str]:
+    """(what counts of a completion, ""), or (None, why nothing does).
+
+    opened: the prompt itself opened the reasoning, so that a completion that never closes it has not answered.
+    stops: further texts that end the turn, such as "\\nHuman:" for a model that knows no end of turn.
+    A closing tag without an opening one ends reasoning that the prompt opened: what stands before it is no answer.
+    """
+    if len(text) > MAX_CHARACTERS:
+        return None, f"longer than {MAX_CHARACTERS:,} characters"
+    text = _ENDS.split(text, maxsplit=1)[0]
+    for stop in stops:
+        text = text.partition(stop)[0] if stop else text
+    kept: list[str] = []
+    inside, at = "any" if opened else "", 0
+    for tag in _REASONING.finditer(text):
+        closing, name = _tag(tag)
+        if inside:
+            if closing and inside in ("any", name):
+                inside, at = "", tag.end()
+        elif closing:
+            kept, at = [], tag.end()
+        else:
+            kept.append(text[at : tag.start()])
+            inside, at = name, tag.end()
+    if inside:
+        return None, "the reasoning never ends"
+    return "\n".join([*kept, text[at:]]), ""
+
+
+def _tag(found: re.Match[str]) -> tuple[bool, str]:
+    """(whether it closes, a name that opening and closing tag share)."""
+    kind = 2 if found[2] else 4 if found[4] else 6
+    return bool(found[kind - 1]), f"{kind}{found[kind].lower()}"
+
+
+def extract(
+    text: str,
+    policy: Policy | Sequence[Policy] = "boxed",
+    *,
+    tag: str = "answer",
+    marker: str = "####",
+    opened: bool = False,
+    stops: Sequence[str] = (),
+) -> tuple[str | None, str]:
+    r"""(the answer, where it stood), or (None, why there is none).
+
+    boxed: the last complete \boxed{…} or \fbox{…}, braces balanced; a box within a box is that answer too.
+    tag: the last complete <answer>…</answer>; of several openings the last one counts.
+    marker: what follows the last #### on its line; the number alone where prose without any other digit follows it.
+    line: the last line that is not blank. whole: all that was said.
+    A sequence of policies is tried in order: the first that finds anything decides. Raises ValueError for unknown ones.
+    """
+    policies = (policy,) if isinstance(policy, str) else tuple(policy)
+    if unknown := [name for name in policies if name not in POLICIES]:
+        raise ValueError(f"extraction policy {unknown[0]!r} is unknown; use {', '.join(POLICIES)}")
+    if not policies or not tag or not marker:
+        raise ValueError(f"an extraction policy, its tag and its marker must not be empty; use {', '.join(POLICIES)}")
+    said, why = spoken(text, opened=opened, stops=stops)
+    if said is None:
+        return None, why
+    reasons = []
+    for name in policies:
+        found, where = _find(said, name, tag, marker)
+        if found is not None:
+            return found, where
+        reasons.append(where)
+    return None, " and ".join(reasons)
+
+
+def _find(said: str, policy: Policy, tag: str, marker: str) -> tuple[str | None, str]:
+    if policy == "whole":
+        return (said.strip(), "the whole text") if not blank(said) else (None, "nothing was said")
+    if policy == "line":
+        last = next((line for line in reversed(said.splitlines()) if not blank(line)), None)
+        return (last.strip(), "the last line") if last else (None, "nothing was said")
+    if policy == "boxed":
+        return _last(list(boxes(said)), "box", "no complete \\boxed{…}")
+    if policy == "tag":
+        return _last(tagged(said, tag), f"<{tag}>", f"no complete <{tag}>…</{tag}>")
+    return _last(_marked(said, marker), marker, f"no {marker}")
+
+
+def _last(found: Sequence[str], name: str, missing: str) -> tuple[str | None, str]:
+    for index in range(len(found) - 1, -1, -1):
+        if not blank(found[index]):
+            return found[index].strip(), f"{name} {index + 1} of {len(found)}"
+    return None, f"{missing} with anything in it" if found else missing
+
+
+def blank(text: str) -> bool:
+    """Whether there is nothing to be seen: spaces, and characters without width."""
+    return not _INVISIBLE.sub("", text).strip()
+
+
+# --- boxes ----------------------------------------------------------------------------------------------------------
+
+# A command may be written with two backslashes where the policy thinks of itself as writing a string.
+_BRACES = re.compile(r"(\\{1,2}(?:boxed|fbox)\s*+\{)|\\.|[{}]", re.DOTALL)
+
+
+def boxes(text: str) -> Iterator[str]:
+    r"""The contents of every outermost complete box, in order. `\{` and `\}` are no braces; an unclosed box is none."""
+    open_: list[int] = []  # where the content of each brace begins; negative for a brace that is no box
+    spans: list[tuple[int, int]] = []
+    for token in _BRACES.finditer(text):
+        if token[1]:
+            open_.append(token.end())
+        elif token[0] == "{":
+            open_.append(-1)
+        elif token[0] == "}" and open_:
+            start = open_.pop()
+            if start < 0:
+                continue
+            while spans and spans[-1][0] >= start:  # each span is pushed and popped once
+                spans.pop()
+            spans.append((start, token.start()))
+    for start, end in spans:
+        yield _peeled(text[start:end])
+
+
+def _peeled(content: str) -> str:
+    for _ in range(3):
+        begun = _BRACES.match(content.strip())
+        if not begun or not begun[1]:
+            break
+        inner, depth = content.strip(), 0
+        for token in _BRACES.finditer(inner):
+            depth += 1 if token[1] or token[0] == "{" else -1 if token[0] == "}" else 0
+            if depth == 0:
+                break
+        if depth or token.end() != len(inner):
+            break
+        content = inner[begun.end() : -1]
+    return content
+
+
+# --- tags and markers -----------------------------------------------------------------------------------------------
+
+
+def tagged(text: str, tag: str) -> list[str]:
+    """The contents of every complete <tag>…</tag>, in order, from the last opening before each closing one."""
+    found: list[str] = []
+    start = -1
+    for mark in re.finditer(rf"<(/?){re.escape(tag)}[ \t]*+>", text, re.IGNORECASE):
+        if not mark[1]:
+            start = mark.end()
+        elif start >= 0:
+            found.append(text[start : mark.start()])
+            start = -1
+    return found
+
+
+_NUMBER = re.compile(r"\s*([$€£]?\s?[-+−]?\d[\d,]*+(?:\.\d++)?(?:/\d++)?%?)(?:[.;:!,]?\s+(?=\S+\s+\S+\s+\S)|[.;:!]?\s*$)")
+
+
+def _marked(text: str, marker: str) -> list[str]:
+    edge = re.escape(marker[0])
+    whole = rf"(?<!{edge}){re.escape(marker)}(?!{edge})" if len(set(marker)) == 1 else re.escape(marker)
+    found = []
+    for line in text.splitlines():
+        parts = re.split(whole, line)[1:]
+        found += [_number_first(part) for part in parts]
+    return found
+
+
+def _number_first(rest: str) -> str:
+    """ "42 is what remains of it" is 42; "42 or 43 are left" is not: whoever lists numbers has given all of them."""
+    number = _NUMBER.match(rest)
+    return number[1] if number and not any(c.isdecimal() for c in rest[number.end() :]) else rest
+
+
+# --- choices --------------------------------------------------------------------------------------------------------
+
+_WRAPPED = re.compile(
+    r"\s*(?:\\(?:text|textbf|textit|mathrm|mathbf|boldsymbol|rm|operatorname)\s*\{(?P<text>[^{}]*)\}"
+    r"|\$\$?(?P<math>[^$]+)\$\$?|\\\((?P<round>(?:(?!\\\)).)+)\\\)|\\\[(?P<square>(?:(?!\\\]).)+)\\\]"
+    r"|\*\*(?P<bold>[^*]+)\*\*|\*(?P<thin>[^*]+)\*|`(?P<code>[^`]+)`|\{(?P<braces>[^{}]*)\})\s*[.]?\s*",
+    re.DOTALL,
+)
+_LETTER = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|\[\s*([A-Za-z])\s*\]|([A-Za-z]))\s*(.*)", re.DOTALL)
+
+
+def unwrap(text: str) -> str:
+    r"""The text without what only dresses it: `$…$`, `\(…\)`, `\text{…}`, `**…**` and the like, three layers deep."""
+    text = text.strip()
+    for _ in range(3):
+        dressed = _WRAPPED.fullmatch(text)
+        if not dressed:
+            break
+        text = next(part for part in dressed.groups() if part is not None).strip()
+    return text
+
+
+def choice(text: str, letters: str = "ABCDEFGHIJ") -> str | None:
+    r"""The one letter that an extracted text chooses, upper case: `\text{E}`, `(b)`, `E: because…`, `C) 12`. Else None.
+
+    Several letters choose nothing ("A or B", "A, B"), nor does a word that begins with one ("A cat").
+    """
+    found = _LETTER.fullmatch(unwrap(text[:2000]))
+    if not found:
+        return None
+    letter, rest = (found[1] or found[2] or found[3]).upper(), found[4].strip()
+    closed = bool(found[1] or found[2])
+    if letter not in letters or (rest and not closed and rest[0] not in ".:)-–—"):
+        return None
+    rest = rest.lstrip(".:)-–— ").strip()
+    others = re.split(r"[\s,;/&+|()\[\].:]+|\b(?:or|and)\b", rest)
+    if rest and all(not word or (len(word) == 1 and word.upper() in letters) for word in others):
+        return None  # nothing but more letters
+    return None if re.match(r"(?:or|and|[,/&|])(?:\W|$)", rest, re.IGNORECASE) else letter
