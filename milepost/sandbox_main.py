@@ -6,6 +6,8 @@ Standard library only.
 
 from __future__ import annotations
 
+import _sitebuiltins
+import builtins
 import contextlib
 import importlib
 import os
@@ -33,6 +35,8 @@ def _preload(facts: dict[str, Any], config: dict[str, Any]) -> None:
     sys.path[:] = [path for path in sys.path if path != _ROOT] + config["package_folders"]
     for name in (*PRELOADED.split(), *config["packages"]):
         importlib.import_module(name)
+    for name in ("exit", "quit"):  # of the site module, which is left out here; scripts use them all the same
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D"))
     facts["base_bytes"] = walls.address_space_bytes()
 
 

@@ -1,0 +1,321 @@
+"""Code by tests: what is read as the code, what each kind of test pays, and what pays nothing."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from milepost.sandbox import Sandbox
+from milepost.sandbox_runs import Limits, Ran
+from milepost.verifiers.code import (
+    Broken,
+    _drive,
+    check_gold,
+    check_solution,
+    examine,
+    right,
+    score,
+    score_many,
+    shared_sandbox,
+    wrong,
+)
+from milepost.verifiers.code_gold import BadGold, extract_code, read_gold
+
+ADD = {"entry_point": "add", "solution": "def add(a, b):\n    return a + b",
+       "tests": [{"args": [1, 1], "expected": 2, "visible": True}, {"args": [2, 3], "expected": 5},
+                 {"args": [-1, 1], "expected": 0}, {"args": [0.1], "kwargs": {"b": 0.2}, "expected": 0.3}]}  # fmt: skip
+SUM = {"solution": "print(sum(map(int, input().split())))",
+       "tests": [{"input": "1 2\n", "output": "3\n", "visible": True}, {"input": "5 6", "output": "11"},
+                 {"input": "-1 1\n", "output": "0\n"}]}  # fmt: skip
+ASSERTED = {"tests": ["assert add(1, 1) == 2", "assert add(2, 3) == 5", "assert add([1], []) == [1]"],
+            "solution": "def add(a, b):\n    return a + b"}  # fmt: skip
+HUMAN_EVAL = {
+    "task_id": "HumanEval/0", "entry_point": "below", "canonical_solution": "    return [x for x in xs if small(x)]\n",
+    "prompt": "def small(x):\n    return x < 10\n\ndef below(xs):\n    '''Those below ten.'''\n",
+    "test": "METADATA = {}\n\ndef check(f):\n    assert f([1, 20]) == [1]\n    assert f([small(3)]) == [True]\n",
+}  # fmt: skip
+MBPP = {"task_id": 1, "text": "Add.", "code": "def add(a, b):\n    return a + b", "test_setup_code": "import math",
+        "test_list": ["assert add(1, 2) == 3", "assert math.isclose(add(.1, .2), .3)"]}  # fmt: skip
+APPS = {"inputs": ["1 2\n"], "outputs": ["3\n"], "solution": "print(sum(map(int, input().split())))"}
+LEET = {"fn_name": "Solution.add", "inputs": [[1, 2], [3, 4]], "outputs": [3, 7],
+        "solution": "class Solution:\n    def add(self, a, b):\n        return a + b"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Sandbox]:
+    with Sandbox(1, limits=Limits(memory_mb=96)) as sandbox:
+        yield sandbox
+
+
+def fenced(code: str) -> str:
+    return f"Here it is:\n```python\n{textwrap.dedent(code).strip()}\n```\nIt adds."
+
+
+def paid(box: Sandbox, code: str, gold: Any, **params: Any) -> float | None:
+    return score(answer=fenced(code), gold=gold, sandbox=box, memory_mb=96, **params)["score"]
+
+
+# --- which code is judged -------------------------------------------------------------------------------------------
+
+A, B, C = "```python\nx = 1\n```\n", "```\nx = 2\n```\n", "~~~py\nx = 3\n~~~\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [(A, "x = 1\n"), (B, "x = 2\n"), (C, "x = 3\n"), (A + C, "x = 3\n"), (A + B, "x = 1\n"), (B + A + B, "x = 1\n"),
+     (A + "```python\nx = 9", "x = 1\n"), ("```python\nx = 9", None), ("x = 1", None), ("", None),
+     ("``` \n```", None), ("```python\n\n```", None), ("```json\n{}\n```", None), (A + "```json\n{}\n```", "x = 1\n"),
+     ("```Python3\nx = 1\n```", "x = 1\n"), ("1. Do\n   ```python\n   if x:\n       y\n   ```\n", "if x:\n    y\n"),
+     ("````python\n```\n````", "```\n"), ("```python title=\"a.py\"\nx = 1\n```", "x = 1\n"), ("```x = 1```", None),
+     ("```python\nx = 1\n~~~\n```", "x = 1\n~~~\n"), ("<think>" + A + "</think>" + C, "x = 3\n"),
+     ("<think>" + A, None), (A + "<think>" + C, None), (A + "</think>" + C, "x = 3\n"),
+     (A + "<|im_end|>" + C, "x = 1\n"), ("```python\r\nx = 1\r\n```\r\n", "x = 1\n"), ("    return x\n", None)],
+)  # fmt: skip
+def test_the_last_complete_block_counts(text: str, found: str | None) -> None:
+    assert extract_code(text) == found
+
+
+def test_a_block_that_defines_the_function_comes_before_one_that_uses_it() -> None:
+    codes = ("def add(a, b): return a", "def add(a, b): return a + b", "print(add(1, 2))")
+    text = "\n".join(f"```python\n{code}\n```" for code in codes)
+    assert extract_code(text, "add") == "def add(a, b): return a + b\n"
+    assert extract_code(text) == "print(add(1, 2))\n"
+    assert extract_code("```\nclass S:\n    pass\n```\n```\nS().f()\n```", "S.f") == "class S:\n    pass\n"
+    assert extract_code("```\nadd = lambda a, b: a\n```\n```\nadd(1, 2) == 3\n```", "add") == "add = lambda a, b: a\n"
+    assert extract_code("```\nadditional = 1\n```\n```\nx\n```", "add") == "x\n"
+
+
+def test_other_policies() -> None:
+    assert extract_code("return 1", policy="whole") == "return 1"
+    assert extract_code(" \n", policy="whole") is None
+    assert extract_code("x = 1", policy="block_or_whole") == "x = 1"
+    assert extract_code(A, policy="block_or_whole") == "x = 1\n"
+    assert extract_code("```python\nx = 9", policy="block_or_whole") is None  # a block was begun and not finished
+
+
+PIECES = ["```", "````", "~~~", "python", "\n", "x = 1", " ", "<think>", "</think>", "<|im_end|>", "é"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
+def test_any_text_has_code_or_none(text: str) -> None:
+    for policy in ("last_block", "block_or_whole", "whole"):
+        found = extract_code(text, "add", policy)
+        assert found is None or found.strip()
+
+
+# --- what is paid ---------------------------------------------------------------------------------------------------
+
+VARIANTS = tomllib.loads((Path(__file__).parent / "code_variants.toml").read_text())
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("honest", 1.0), ("wrong", 0.0)])
+def test_every_honest_variant_is_paid_and_nothing_else(box: Sandbox, kind: str, wanted: float) -> None:  # case D38
+    pairs = [(fenced(variant["code"]), globals()[variant["gold"]]) for variant in VARIANTS[kind]]
+    assert len(pairs) > 25
+    verdicts = score_many(pairs, sandbox=box, memory_mb=96)
+    assert [(v["extracted"], v["compared"]) for v in verdicts if v["score"] != wanted] == []
+    assert all(verdict["cause"] is None and verdict["extractable"] for verdict in verdicts)
+
+
+def test_a_verdict_holds_what_was_read_and_what_was_compared(box: Sandbox) -> None:
+    verdict = score(answer=fenced("def add(a, b):\n    return 2"), gold=json.dumps(ADD), sandbox=box)
+    assert verdict == {
+        "score": 0.0, "cause": None, "extracted": "def add(a, b):\n    return 2\n", "extractable": True,
+        "compared": "test 2 of 4 (hidden): add(2, 3): 2, expected 5",
+        "parts": {"passed": 0.25, "visible": 1.0, "hidden": 0.0},
+    }  # fmt: skip
+    assert json.dumps(verdict)
+    verdict = score(answer="I would add them.", gold=ADD, sandbox=box)
+    assert (verdict["score"], verdict["extractable"], verdict["extracted"], verdict["cause"]) == (0.0, False, None, None)
+
+
+def test_fraction_pays_the_hidden_tests_that_pass(box: Sandbox) -> None:
+    """Of three hidden tests a + b fails none, a function for a ≥ 0 one, one that knows the visible test alone all."""
+    for code, value in (("return a + b", 1.0), ("return a + b if a >= 0 else None", 2 / 3), ("return 2", 0.0)):
+        assert paid(box, f"def add(a, b):\n    {code}", ADD, mode="fraction") == pytest.approx(value)
+    assert paid(box, "a, b = map(int, input().split())\nprint(a + b if a > 0 else 7)", SUM, mode="fraction") == 0.5
+    code = "def add(a, b):\n    return 2 if a == 1 else a + b if a == 2 else 0"
+    assert paid(box, code, ASSERTED, mode="fraction") == pytest.approx(2 / 3)
+    shown = {**ADD, "tests": [{**test, "visible": True} for test in ADD["tests"]]}  # type: ignore[union-attr]
+    assert paid(box, "def add(a, b):\n    return 2", shown, mode="fraction") == 0.25
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "time.sleep(60)", "os.abort()", "sys.exit()"])
+def test_a_test_that_ends_or_stops_the_process_costs_itself_alone(box: Sandbox, end: str) -> None:
+    code = f"import os, sys, time\ndef add(a, b):\n    if a == -1:\n        {end}\n    return a + b"
+    assert paid(box, code, ADD, mode="fraction", seconds=0.5) == pytest.approx(2 / 3)
+    assert paid(box, code, ADD, mode="all", seconds=0.5) == 0.0
+
+
+def test_other_expectations(box: Sandbox) -> None:
+    gold = {"entry_point": "f", "tests": [
+        {"args": [-1], "raises": "ValueError"}, {"args_literal": "([3, 1, 2],)", "expected_args": [[1, 2, 3]]},
+        {"args_literal": "({1, 2},)", "expected_literal": "{1: (2, {3})}"},
+    ]}  # fmt: skip
+    good = """
+        def f(x):
+            if x == -1:
+                raise UnicodeDecodeError("utf-8", b"", 0, 1, "is a ValueError")
+            if isinstance(x, list):
+                x.sort()
+            return {1: (2, {3})}
+    """
+    assert paid(box, good, gold) == 1.0
+    for old, new in (("UnicodeDecodeError", "OSError"), ("x.sort()", "sorted(x)"), ("(2, {3})", "(2, [3])")):
+        assert paid(box, good.replace(old, new), gold) == 0.0
+    exact = {"entry_point": "f", "tests": [{"args": [], "expected": [1]}]}
+    assert paid(box, "def f(): return (1,)", exact) == 1.0
+    assert paid(box, "def f(): return (1,)", exact, exact_types=True) == 0.0
+
+
+def test_tolerance_is_stated_by_gold_or_recipe(box: Sandbox) -> None:  # case D42
+    third = {"entry_point": "f", "tests": [{"args": [], "expected": 0.3333333333}]}
+    code = "def f(): return 0.333"
+    assert paid(box, code, third) == 0.0
+    assert paid(box, code, third, rel_tol=0.01) == 1.0
+    assert paid(box, code, {**third, "abs_tol": 0.001}, rel_tol=0.0) == 1.0
+    printed = {"tests": [{"input": "", "output": "3 3\n"}]}
+    assert paid(box, "print('3.0000001 2.9999999  ')\nprint()", printed, rel_tol=1e-6) == 1.0
+    assert paid(box, "print('3.0000001 2.9999999')", printed) == 0.0
+    assert paid(box, "print('3\\n3')", printed, rel_tol=1e-6) == 0.0
+    assert paid(box, "print(' 3   3')", printed) == 0.0
+    assert paid(box, "print(' 3   3')", printed, blanks="any") == 1.0
+
+
+def test_the_function_cannot_change_what_a_test_computes_its_expectation_from(box: Sandbox) -> None:
+    gold = {"entry_point": "f", "tests": ["xs = [3, 1]\nassert f(xs) == sorted(xs)"]}
+    assert paid(box, "def f(xs): return sorted(xs)", gold) == 1.0
+    assert paid(box, "def f(xs):\n    xs.clear()\n    return []", gold) == 0.0
+    changed = {"entry_point": "f", "in_place": True, "tests": ["xs = [3, 1]\nf(xs)\nassert xs == [1, 3]"]}
+    assert paid(box, "def f(xs): xs.sort()", changed) == 1.0
+    assert paid(box, "def f(xs): pass", changed) == 0.0
+
+
+LOOSE = [
+    "assert all(map(f, [1, 2]))", "for x in (1, 2):\n    assert f(x)", "assert f(1)", "assert f(1) or False",
+    "assert not f(1) is None and f(2)", "assert f(1) == f(1) == True", "assert [f(x) for x in (1, 2)] == [True, True]",
+    "try:\n    assert f(1)\nexcept TypeError:\n    raise",
+]  # fmt: skip
+TRICKS = ["raise StopIteration", "raise GeneratorExit", "return Yes()", "os._exit(0)", "return (0 for _ in iter(int, 1))"]
+
+
+@pytest.mark.parametrize("body", TRICKS)
+def test_loosely_written_assertions_pay_no_trick(box: Sandbox, body: str) -> None:  # case D39
+    yes = "class Yes:\n    def __eq__(self, o): return True\n    def __bool__(self): return True"
+    code = f"import os\n{yes}\ndef f(x):\n    {body}"
+    items = [(fenced(code), {"entry_point": "f", "tests": [test]}) for test in LOOSE]
+    assert [verdict["score"] for verdict in score_many(items, sandbox=box)] == [0.0] * len(LOOSE)
+
+
+# --- golds ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gold", [ADD, SUM, ASSERTED, HUMAN_EVAL, MBPP, APPS, LEET])
+def test_every_kind_of_gold_is_read_and_passes_its_own_checks(box: Sandbox, gold: dict) -> None:  # case D45
+    assert check_gold(gold) is None
+    assert check_solution(gold, sandbox=box) is None
+    assert [score(answer=text, gold=gold, sandbox=box)["score"] for text in right(gold)] == [1.0]
+    assert {verdict["score"] for verdict in score_many([(text, gold) for text in wrong(gold)], sandbox=box)} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("gold", "sentence"),
+    [(7, "a table with tests, not int"), ("no json", "not JSON"), ({}, "has no tests"),
+     ({"tests": []}, "has no tests"), ({"tests": [3]}, "neither args and expected"),
+     ({"tests": [{"args": [1]}], "entry_point": "f"}, "neither args and expected"),
+     ({"tests": [{"args": [1], "expected": 1}]}, "entry_point '' is no name"),
+     ({"tests": ["assert f(1)"], "entry_point": "f(x)"}, "is no name"),
+     ({"tests": ["assert f("], "entry_point": "f"}, "test 1 is no Python"),
+     ({"tests": ["x = 1"]}, "entry_point '' is no name"),
+     ({"tests": ["assert f(1)", {"input": "", "output": ""}]}, "several kinds"),
+     ({"inputs": ["1"], "outputs": []}, "1 inputs but 0 outputs"),
+     ({"tests": [{"args": 3, "expected": 1}], "entry_point": "f"}, "args must be a list"),
+     ({"tests": "assert f(1)", "prefix": "def"}, "prefix is no Python"),
+     ({"tests": [{"args_literal": "f(x)", "expected": 1}], "entry_point": "f"}, "is no Python literal"),
+     ({"tests": [{"args": [], "kwargs": [], "expected": 1}], "entry_point": "f"}, "kwargs must be a table")],
+)  # fmt: skip
+def test_a_bad_gold_is_told_in_a_sentence_and_scores_nobody(gold: Any, sentence: str) -> None:
+    assert sentence in (check_gold(gold) or "")
+    if "no Python:" not in (check_gold(gold) or ""):  # those are found at load, not with each answer
+        verdict = score(answer=fenced("def f(x): return x"), gold=gold)
+        assert (verdict["score"], verdict["cause"]) == (None, "bad_gold")
+
+
+@pytest.mark.parametrize(
+    ("tests", "reason"),
+    [
+        (["assert ff(1)"], "NameError"),
+        (["pass"], "never calls"),
+        (["assert f(1) == 1", "assert len([]) == 0"], "never calls"),
+    ],
+)
+def test_tests_that_judge_nothing_are_unscorable_not_passed(box: Sandbox, tests: list[str], reason: str) -> None:
+    verdict = score(answer=fenced("def f(x): return x"), gold={"entry_point": "f", "tests": tests}, sandbox=box)
+    assert (verdict["score"], verdict["cause"]) == (None, "bad_gold")
+    assert reason in verdict["compared"]
+    assert "cannot judge" in (check_solution({"entry_point": "f", "tests": tests}, sandbox=box) or "")
+
+
+def test_running_finds_what_reading_cannot(box: Sandbox) -> None:  # cases D45, D46
+    wrong_solution = {**ADD, "solution": "def add(a, b):\n    return 2"}
+    assert "own solution does not pass" in (check_solution(wrong_solution, sandbox=box) or "")
+    chance = "import random\ndef f(): return random.randrange(100)"
+    flaky = {"entry_point": "f", "solution": chance, "tests": ["assert f() % 2 == 0"]}
+    found = {check_solution(flaky, sandbox=box) for _ in range(8)}
+    assert any("flaky" in (sentence or "") for sentence in found)
+    lenient = {"tests": [{"input": "", "output": ""}]}
+    assert "accept code that solves nothing" in (check_solution(lenient, sandbox=box) or "")
+    broken = {"tests": ["assert f(1)"], "entry_point": "f", "setup": "import no_such_module"}
+    assert "setup or prefix cannot be run" in (check_solution(broken, sandbox=box) or "")
+
+
+def test_each_test_can_be_seen_alone(box: Sandbox) -> None:
+    outcomes = examine("def add(a, b): return a + b if a > 0.5 else 7", ADD, sandbox=box)
+    assert [(o.passed, o.visible) for o in outcomes] == [(True, True), (True, False), (False, False), (False, False)]
+    [shown] = examine("def add(a, b): return 3", ADD, only_visible=True, sandbox=box)
+    assert shown.text == "add(1, 1): 3, expected 2"
+    with pytest.raises(BadGold):
+        examine("x", {}, sandbox=box)
+
+
+def test_a_sandbox_that_fails_is_an_unscorable_answer() -> None:
+    class Down(Sandbox):
+        def __init__(self) -> None:
+            pass
+
+        def run(self, runs: Any) -> list[Ran]:
+            return [Ran("broken", detail="no cell") for _ in runs]
+
+    verdict = score(answer=fenced("def add(a, b): return a + b"), gold=ADD, sandbox=Down())
+    assert (verdict["score"], verdict["cause"], verdict["compared"]) == (None, "checker_error: sandbox", "no cell")
+    with pytest.raises(Broken):
+        examine("x = 1", ADD, sandbox=Down())
+
+
+def test_two_hundred_right_answers_at_once() -> None:
+    with Sandbox(2, limits=Limits(memory_mb=96)) as box:
+        items = [(fenced(f"def add(a, b):\n    return a + b  # {number}"), ADD) for number in range(200)]
+        assert [verdict["score"] for verdict in score_many(items, sandbox=box)] == [1.0] * 200
+
+
+def test_gold_is_read_the_same_from_json_and_with_visible_tests_first() -> None:
+    gold = {"entry_point": "f", "tests": [{"args": [1], "expected": 1}, {"args": [2], "expected": 2, "visible": True}]}
+    problem = read_gold(json.dumps(gold))
+    assert problem == read_gold(gold)
+    assert [test["args"] for test in problem.tests] == [[2], [1]] and problem.visible == (True, False)
+    assert read_gold(HUMAN_EVAL).prefix == HUMAN_EVAL["prompt"] and read_gold(MBPP).entry == "add"
+    assert _drive([], None) == []  # type: ignore[arg-type]
+
+
+def test_one_sandbox_per_kind_is_shared() -> None:
+    assert shared_sandbox() is shared_sandbox(256)
+    assert score(answer=fenced("def add(a, b): return a + b"), gold=ADD)["score"] == 1.0
