@@ -177,7 +177,7 @@ def _other_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--tokens", choices=("characters", "words"), default="characters")
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(run=run_policy_new)
-    bench = commands.add_parser("bench", help="what a step costs, against its ideal")
+    bench = commands.add_parser("bench", help="what a step or a test of code costs, against its ideal")
     steps = bench.add_subparsers(required=True, metavar="WHAT")
     command = steps.add_parser("step", help="CPU-seconds per stage, memory, executed over ideal work of one GRPO step")
     command.add_argument("--model", default="smollm2-135m")
@@ -187,6 +187,12 @@ def _other_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto", help="of the working copy")
     command.add_argument("--json", action="store_true", help="machine-readable")
     command.set_defaults(run=run_bench_step)
+    command = steps.add_parser("sandbox", help="short tests of code judged per second, against a bare interpreter for each")
+    command.add_argument("--runs", type=int, default=200)
+    command.add_argument("--cells", type=int, default=0, help="tests judged at once; 0: one per core")
+    command.add_argument("--allow-plain", action="store_true", help="measure mere limits where nothing else works")
+    command.add_argument("--json", action="store_true", help="machine-readable")
+    command.set_defaults(run=run_bench_sandbox)
     command = commands.add_parser("play", help="a person plays one task of an environment by hand")
     command.add_argument("env", help="calc, desk, maze, or your own as module:object or file.py:object")
     command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="difficulty of the task, such as rooms=9")
@@ -352,6 +358,14 @@ def run_bench_step(args: argparse.Namespace) -> int:
         args.model, num_prompts=args.prompts, group_size=args.group, prompt_tokens=args.prompt_tokens,
         completion_tokens=args.completion_tokens, steps=args.steps, precision=args.precision,
     )  # fmt: skip
+    print(result.json() if args.json else result.text())
+    return 0
+
+
+def run_bench_sandbox(args: argparse.Namespace) -> int:
+    from milepost.bench_sandbox import bench_sandbox
+
+    result = bench_sandbox(args.runs, args.cells, allow_plain=args.allow_plain)
     print(result.json() if args.json else result.text())
     return 0
 

@@ -30,7 +30,7 @@ LAYERS = [
      "health.env_check"],
     ["launch"],
     ["stages.compare", "stages.sweep"],
-    ["report", "bench", "info", "init", "explain", "demo", "play", "replay", "rescore"],
+    ["report", "bench", "bench_sandbox", "info", "init", "explain", "demo", "play", "replay", "rescore"],
     ["cli", "__main__"],
 ]  # fmt: skip
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}

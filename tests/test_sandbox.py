@@ -18,6 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from milepost.bench_sandbox import SandboxBench
+from milepost.cli import main
 from milepost.sandbox import Sandbox
 from milepost.sandbox_probe import num_descendants
 from milepost.sandbox_runs import Limits, Ran, _records, calls, checks, program
@@ -353,6 +355,8 @@ def test_limits_without_isolation_must_be_asked_for_and_warn(caplog: pytest.LogC
 BLOCKED = """
 from milepost.sandbox_filter import install_filter, make_filter
 install_filter(make_filter(may_fork=True))       # this process may not make namespaces any more, nor may its children
+from milepost.bench_sandbox import SandboxBench
+from milepost.cli import main
 from milepost.sandbox import Sandbox
 from milepost.sandbox_runs import program
 from milepost.types import RecipeError
@@ -379,6 +383,8 @@ def test_where_namespaces_are_forbidden_the_next_wall_is_used_or_it_is_said() ->
 
 
 UNPRIVILEGED = """
+from milepost.bench_sandbox import SandboxBench
+from milepost.cli import main
 from milepost.sandbox import Sandbox
 from milepost.sandbox_runs import Limits, program
 with Sandbox(1, limits=Limits(processes=8)) as box:
@@ -469,6 +475,8 @@ def test_a_closed_sandbox_refuses() -> None:
 
 ABANDONED = """
 import sys, threading
+from milepost.bench_sandbox import SandboxBench
+from milepost.cli import main
 from milepost.sandbox import Sandbox
 from milepost.sandbox_runs import Limits, program
 box = Sandbox(1, limits=Limits(seconds=60, memory_mb=64))
@@ -508,3 +516,13 @@ def test_many_runs_with_endless_ones_among_them_leave_counts_as_they_were(box: S
     ended = [ran.ended for ran in box.run(runs)]
     assert ended == ["time" if number % 10 == 0 else "exit" for number in range(num)]
     assert counts() == before
+
+
+def test_the_bench_judges_right_and_compares(capsys: pytest.CaptureFixture) -> None:
+    assert main(["bench", "sandbox", "--runs", "10", "--cells", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["num_runs"] == 10 and found["num_cells"] == 1 and found["isolation"]
+    assert found["ratio"] == pytest.approx(found["runs_per_second"] / found["bare_runs_per_second"])
+    assert "test runs a second" in SandboxBench("plain", 10, 2, 80.0, 40.0, 0.5, 1.0).text()
+    assert SandboxBench("plain", 10, 2, 80.0, 40.0, 0.5, 1.0).ratio == 2.0
+    assert main(["bench", "sandbox", "--runs", "1"]) == 2

@@ -260,6 +260,11 @@ def shared_sandbox(memory_mb: int = 256, packages: tuple[str, ...] = (), allow_p
     return _SHARED[key]
 
 
+def warm(memory_mb: int = 256, packages: Sequence[str] = (), allow_plain: bool = False, **_: Any) -> str:
+    """Builds the shared sandbox before the first answer comes, and says in words what its walls are. Raises RecipeError."""
+    return str(shared_sandbox(memory_mb, tuple(packages), allow_plain).isolation)
+
+
 # --- checks of the gold ---------------------------------------------------------------------------------------------
 
 
