@@ -28,7 +28,7 @@ from typing import Any
 
 from milepost.sandbox_cell import Cell, CellError
 from milepost.sandbox_probe import probe
-from milepost.sandbox_runs import Limits, Ran, Run, program
+from milepost.sandbox_runs import WARDEN_KILLED, Limits, Ran, Run, program
 from milepost.sandbox_runtime import runtime
 from milepost.types import RecipeError
 
@@ -212,7 +212,7 @@ class Sandbox:
                 if tries == 0:
                     pending.appendleft((index, run, 1))
                     continue
-                if cell.gone:
+                if cell.gone or ran.detail == WARDEN_KILLED:
                     ran = replace(ran, ended="crash")
             results[index] = ran
 

@@ -68,9 +68,9 @@ def make_filter(*, may_fork: bool, only_pid: int = 0) -> bytes:
     for number in _numbers(_REFUSED) + (_numbers(_REFUSED_BESIDE_OTHERS) if only_pid else []):
         program += _when(number, refuse)
     program += _only_with(_SOCKETPAIR[MACHINE], 1)  # AF_UNIX: the pair that asyncio makes for itself
+    program += _only_with(_PRLIMIT[MACHINE], 0)  # its own limits: a warden may be the same user
     if only_pid:
         program += _only_with(_KILL[MACHINE], only_pid) + _only_with(_TGKILL[MACHINE], only_pid)
-        program += _only_with(_PRLIMIT[MACHINE], 0)
     clone = [(_LOAD, 0, 0, _FIRST_ARGUMENT_AT), (_ANY_BIT, 0, 1, _CLONE_NEW), refuse]
     if not may_fork:
         clone += [(_ANY_BIT, 1, 0, _CLONE_THREAD), no_more]

@@ -11,6 +11,8 @@ from typing import Any
 
 from milepost.plain import encode
 
+WARDEN_KILLED = "its warden was killed"
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -131,7 +133,7 @@ def _read_side(side: dict[str, Any], data: dict[str, bytearray], seconds: float,
     elif number is not None:
         ended = "signal"
     elif side.get("exit_code") is None and side["stopped"] is None:
-        ended, detail = "broken", "its warden was killed"
+        ended, detail = "broken", WARDEN_KILLED
     out, err = (bytes(data[name]).decode("utf-8", "replace") for name in ("out", "err"))
     return Ran(
         ended, side.get("exit_code"), _signal_name(number), out, err, tuple(_records(bytes(data["results"]))), seconds,

@@ -14,6 +14,7 @@ import pytest
 from milepost.sandbox import Sandbox
 from milepost.sandbox_probe import num_descendants
 from milepost.sandbox_runs import Limits
+from milepost.types import RecipeError
 from milepost.verifiers.code import score
 
 FOLDER = Path(__file__).parent / "hostile"
@@ -35,7 +36,7 @@ def fenced(code: str) -> str:
 class Host:
     """What a program would like to reach, and the sandbox that keeps it away."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, level: str) -> None:
         self.folder = folder
         folder.chmod(0o755)
         for name, text in FILES.items():
@@ -43,7 +44,8 @@ class Host:
             (folder / name).chmod(0o666)
         self.server = socket.create_server(("127.0.0.1", 0))
         self.server.setblocking(False)
-        self.sandbox = Sandbox(1, limits=Limits(memory_mb=64, processes=16, tmp_mb=16, file_mb=4))
+        limits = Limits(memory_mb=64, processes=16, tmp_mb=16, file_mb=4)
+        self.sandbox = Sandbox(1, limits=limits, levels=(level,))
         self.judge(fenced(RIGHT), VALUES, {})
         self.processes = num_descendants(self.sandbox.pids[0])
         self.descriptors = len(os.listdir("/proc/self/fd"))
@@ -71,9 +73,12 @@ class Host:
             self.server.accept()
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    host = Host(tmp_path_factory.mktemp("host"))
+@pytest.fixture(scope="module", params=["namespaces", pytest.param("landlock", marks=pytest.mark.nightly)])
+def host(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Host]:
+    try:
+        host = Host(tmp_path_factory.mktemp("host"), request.param)
+    except RecipeError as error:
+        pytest.skip(str(error))
     yield host
     host.sandbox.close()
     host.server.close()

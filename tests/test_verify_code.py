@@ -93,6 +93,17 @@ def test_a_block_that_defines_the_function_comes_before_one_that_uses_it() -> No
     assert extract_code("```\nadditional = 1\n```\n```\nx\n```", "add") == "x\n"
 
 
+def test_no_line_takes_long_to_read() -> None:
+    """Each of these takes minutes where a pattern tries all splits of the line."""
+    num = 400_000
+    for line in ("```" + " " * num + "`", "~" * num + "`", "`" * num + "x`", " " * num + "x", "`" * num):
+        assert extract_code(A + line + "\n" + "def" + " " * 90_000, "add") == "x = 1\n"
+
+
+def test_separators_that_are_no_line_ends_stay_in_the_code() -> None:
+    assert extract_code("```python\nx = '\x0c\u2028\x85'\n```") == "x = '\x0c\u2028\x85'\n"
+
+
 def test_other_policies() -> None:
     assert extract_code("return 1", policy="whole") == "return 1"
     assert extract_code(" \n", policy="whole") is None
@@ -268,10 +279,10 @@ def test_tests_that_judge_nothing_are_unscorable_not_passed(box: Sandbox, tests:
 def test_running_finds_what_reading_cannot(box: Sandbox) -> None:  # cases D45, D46
     wrong_solution = {**ADD, "solution": "def add(a, b):\n    return 2"}
     assert "own solution does not pass" in (check_solution(wrong_solution, sandbox=box) or "")
-    chance = "import random\ndef f(): return random.randrange(100)"
-    flaky = {"entry_point": "f", "solution": chance, "tests": ["assert f() % 2 == 0"]}
-    found = {check_solution(flaky, sandbox=box) for _ in range(8)}
-    assert any("flaky" in (sentence or "") for sentence in found)
+    chance = "import random\ndef f(): return random.randrange(2)"
+    flaky = {"entry_point": "f", "solution": chance, "tests": ["assert f() == 1"] * 12}
+    found = {check_solution(flaky, sandbox=box, mode="fraction") for _ in range(4)}
+    assert any("flaky" in (sentence or "") for sentence in found)  # four times the same count twice: 1 in 1,500
     lenient = {"tests": [{"input": "", "output": ""}]}
     assert "accept code that solves nothing" in (check_solution(lenient, sandbox=box) or "")
     broken = {"tests": ["assert f(1)"], "entry_point": "f", "setup": "import no_such_module"}

@@ -156,7 +156,7 @@ def refuse_what_cannot_compile(problem: Problem) -> None:
 
 # --- the code in an answer ------------------------------------------------------------------------------------------
 
-_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`\n]*)")
+_FENCE = re.compile(r"([ \t]*+)(`{3,}+|~{3,}+)([^`\n]*+)")  # possessive: one pass, whatever the line holds
 _ENDS = re.compile(r"<\|(?:im_end|eot_id|endoftext|end_of_turn)\|>")
 
 
@@ -190,7 +190,7 @@ def _blocks(text: str) -> tuple[list[tuple[str, str]], bool]:
     opening: tuple[str, str, str] | None = None
     lines: list[str] = []
     fenced = False
-    for line in text.splitlines():
+    for line in text.replace("\r\n", "\n").split("\n"):
         fence = _FENCE.fullmatch(line.rstrip())
         if opening is None:
             if fence:
