@@ -17,6 +17,8 @@ LAYERS = [
      "sandbox_keeper", "sandbox_main", "sandbox_runs", "sandbox_runtime", "sandbox_probe", "sandbox_cell", "sandbox",
      "verifiers.code_gold", "verifiers.code",
      "verifiers.extract",
+     "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_parse", "verifiers.math_value",
+     "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math",
      "reward_checks", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze", "envs.hasty"],
     ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],
@@ -40,7 +42,7 @@ TORCH_FREE = [
     "health.canary", "health.order", "health.preflight", "health.env_check", "profile", "tune", "report", "rollout",
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
     "envs.desk", "envs.maze_tasks", "envs.maze", "sandbox",
-    "verifiers.code", "turn_scorers",
+    "verifiers.code", "verifiers.math", "turn_scorers",
 ]  # fmt: skip
 
 

@@ -1,0 +1,310 @@
+"""Mathematics: is the answer the same value as the gold, whatever way it is written?
+
+    score(answer="So it is \\\\boxed{1 1/4}.", gold="5/4")["score"]   -> 1.0
+    score(answer="\\\\boxed{4 or 5}", gold="5")["score"]              -> 0.0
+
+`extract` finds the answer, `math_parse` reads it, `math_compare` compares: fractions exactly, all else to 500 digits.
+What the grammar does not know (integrals, sums, limits, determinants) goes to math-verify, if it is small; its verdict on
+numbers counts only if 50 digits agree. Call it in a killable worker: nothing here is known to hang, and nothing must.
+
+    extract    where the answer is: "boxed", "tag", "marker", "line", "whole", or several; the first that is there decides
+    tag, marker, opened, stops   as in `extract`
+    percent    "lenient" (28% and 28 are the same, and 28% and 0.28; 0.28 and 28 are not), "strict" (28% is 0.28 only)
+    units      "lenient" (one side may lack the unit), "strict", "ignore"
+    rounding   "exact" (0.33 is not 1/3), "gold" (right if it rounds to the gold's decimals); a gold with ≈ is always so
+    rel_tol, abs_tol   the larger bound counts; both 0
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from milepost.verifiers.extract import POLICIES, choice
+from milepost.verifiers.extract import extract as find
+from milepost.verifiers.math_compare import Policy, same
+from milepost.verifiers.math_foreign import is_foreign, read_foreign, same_foreign, separators
+from milepost.verifiers.math_parse import parse
+from milepost.verifiers.math_scan import Node, Unreadable
+from milepost.verifiers.math_text import after_lead_in, plain
+from milepost.verifiers.math_value import NoValue, TooLarge, exact, numeric, symbols
+
+DEFAULT_EXTRACT = ("boxed", "tag", "marker", "line")
+SETTINGS = ("extract", "tag", "marker", "opened", "stops", "percent", "units", "rounding", "rel_tol", "abs_tol")
+
+
+@dataclass(frozen=True)
+class Gold:
+    text: str
+    tree: Node | None
+    """None: only math-verify can read it."""
+    alternative: Node | None
+    """With the commas of (12,345) as separators, where that can be meant."""
+    choice: str | None
+    """The letter, if the gold is one."""
+
+
+def score(*, answer: str, gold: Any, **params: Any) -> dict[str, Any]:
+    """1 if the answer is the gold, else 0; None with cause "bad_gold" if the gold cannot be read."""
+    if problem := check_gold(gold, **params):
+        return _result(None, "bad_gold", None, False, problem)
+    known = _read_gold(_gold_text(gold))
+    text, where = find(answer, **_found_by(params)) if isinstance(answer, str) else (None, "no text")
+    prose = where in ("the last line", "the whole text")
+    text = after_lead_in(text) if text and prose else text
+    if not text:
+        return _result(0.0, None, None, False, f"no answer found: {where}")
+    try:
+        right, readable = _judge(known, text, _policy(known, params))
+    except (TooLarge, RecursionError):
+        return _result(0.0, None, text, True, "the answer is too large to compute")
+    if not right and not readable and prose:
+        return _result(0.0, None, None, False, f"not an answer: {text[:100]!r}")
+    how = "is" if right else "is not" if readable else "cannot be read, and is not"
+    return _result(float(right), None, text, True, f"{text[:200]!r} {how} {known.text[:200]!r}")
+
+
+def _result(value: float | None, cause: str | None, extracted: str | None, found: bool, compared: str) -> dict[str, Any]:
+    parts = {} if value is None else {"correct": value, "extractable": float(found)}
+    return {
+        "score": value,
+        "cause": cause,
+        "extracted": extracted,
+        "extractable": found,
+        "compared": compared,
+        "parts": parts,
+    }
+
+
+def _judge(gold: Gold, text: str, policy: Policy) -> tuple[bool, bool]:
+    """Whether the text is the gold, and whether it could be read."""
+    if gold.choice and (letter := _choice(text)):
+        return letter == gold.choice, True
+    try:
+        answer = parse(text)
+    except Unreadable:
+        if gold.tree is not None and not is_foreign(text):
+            return False, False
+        return _judge_foreign(gold, text)
+    if gold.tree is None:
+        return _judge_foreign(gold, text)
+    if same(gold.tree, answer, policy) or (gold.alternative is not None and same(gold.alternative, answer, policy)):
+        return True, True
+    other = _alternative(text, answer)
+    right = other is not None and same(gold.tree, other, policy)
+    return right, answer[0] != "word" or gold.tree[0] in ("word", "sym")
+
+
+def _choice(text: str) -> str | None:
+    """The letter that an answer chooses; none where it goes on as a formula: A + 1."""
+    bare = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", plain(text[:2000]))
+    return None if re.match(r"\W*[A-J]\W?\s*[+*/^=<>&|]", bare) else choice(text) or choice(bare)
+
+
+def _judge_foreign(gold: Gold, text: str) -> tuple[bool, bool]:
+    try:
+        right = separators(gold.text) == separators(text) and same_foreign(read_foreign(gold.text), read_foreign(text))
+        return right, True
+    except Unreadable:
+        return False, False
+
+
+# --- the gold and the settings --------------------------------------------------------------------------------------
+
+
+def check_gold(gold: Any, **params: Any) -> str | None:
+    """What is wrong with this gold, in one sentence; None if it can be compared with. Raises ValueError for bad params."""
+    _check(params)
+    if isinstance(gold, bool) or not isinstance(gold, (str, int, float, Fraction)):
+        return f"the gold is a {type(gold).__name__}, not text or a number"
+    text, raw = _gold_text(gold), str(gold).rstrip()
+    if eaten := re.search(r"[\x00-\x09\x0b-\x1f\x7f]|\n(?=(?:e|eq|u|abla|ot|i)\b)", raw):
+        return (
+            f"the gold {text[:80]!r} holds the control character {eaten[0]!r}, most likely a backslash that was eaten; "
+            "write the backslashes twice, or use a raw string"
+        )
+    try:
+        known = _read_gold(text)
+        if known.tree is not None and not same(known.tree, known.tree, Policy()):
+            return f"the gold {text[:80]!r} has no value"
+        if known.tree is not None:
+            _evaluate(known.tree)
+    except Unreadable as error:
+        return f"the gold {text[:80]!r} cannot be read: {error}"
+    except (TooLarge, RecursionError):
+        return f"the gold {text[:80]!r} is too large to compute"
+    except NoValue as error:
+        return f"the gold {text[:80]!r} has no value: {error}"
+    return None
+
+
+def _evaluate(node: Any) -> None:
+    """Raises what the scalars of a gold raise, so that this shows at load and not at the first answer."""
+    if not isinstance(node, tuple) or not node:
+        return
+    if node[0] in ("+", "-", "*", "/", "^", "!", "fn", "abs", "pct") and not _holds(node, ("pm", "const", "unit")):
+        if exact(node) is None and not symbols(node):
+            numeric(node, 50, {})
+        return
+    for part in node[1:]:
+        _evaluate(part)
+
+
+def _holds(node: Any, kinds: Sequence[str]) -> bool:
+    return isinstance(node, tuple) and ((node[:1] and node[0] in kinds) or any(_holds(part, kinds) for part in node))
+
+
+def _gold_text(gold: Any) -> str:
+    """A gold may be a whole solution that ends in a box or in ####, as in MATH and GSM8K."""
+    text = repr(gold) if isinstance(gold, float) else str(gold).strip()
+    if r"\boxed" in text or "####" in text:
+        return find(text, ("boxed", "marker"))[0] or text
+    return text
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_gold(text: str) -> Gold:
+    letter = choice(text) if re.fullmatch(r"\W*(?:\\text\w*\W*)?[A-J]\W*", text) else None
+    if letter:
+        return Gold(text, ("sym", letter), None, letter)
+    try:
+        tree = parse(text)
+    except Unreadable:
+        if not is_foreign(text):
+            raise
+        if not same_foreign(read_foreign(text), read_foreign(text)):
+            raise Unreadable("math-verify does not find it equal to itself") from None
+        return Gold(text, None, None, None)
+    return Gold(text, tree, _alternative(text, tree), None)
+
+
+def _alternative(text: str, tree: Node) -> Node | None:
+    """(12,345) may be a point. (1,000) is not: no second number begins with a zero."""
+    if tree[0] not in ("paren", "group", "set", "matrix", "list") or not re.search(r"\d,[1-9]\d\d(?!\d)", text):
+        return None
+    if re.search(r",0\d", text):
+        return None
+    try:
+        return parse(text, grouped=False)
+    except Unreadable:
+        return None
+
+
+def _found_by(params: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `extract.extract`, without its text."""
+    others: dict[str, Any] = {name: params[name] for name in ("tag", "marker", "opened", "stops") if name in params}
+    return others | {"policy": params.get("extract", DEFAULT_EXTRACT)}
+
+
+def _check(params: dict[str, Any]) -> None:
+    """Raises ValueError with a sentence that names the setting."""
+    for name in params:
+        if name not in SETTINGS:
+            raise ValueError(f"the math verifier has no setting {name!r}; it has {', '.join(SETTINGS)}")
+    places = params.get("extract", DEFAULT_EXTRACT)
+    places = (places,) if isinstance(places, str) else tuple(places)
+    if not places or not set(places) <= set(POLICIES):
+        raise ValueError(f"extract must name places among {', '.join(POLICIES)}, not {places!r}")
+    for name, choices in (("percent", "lenient strict"), ("units", "lenient strict ignore"), ("rounding", "exact gold")):
+        if params.get(name, choices.split()[0]) not in choices.split():
+            raise ValueError(f"{name} must be one of {', '.join(choices.split())}, not {params[name]!r}")
+    for name in ("rel_tol", "abs_tol"):
+        value = params.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, (int, float, Fraction)) or not 0 <= value < 1e300:
+            raise ValueError(f"{name} must be a number from 0 on, not {value!r}")
+
+
+def _policy(gold: Gold, params: dict[str, Any]) -> Policy:
+    rel_tol, abs_tol = (Fraction(str(params.get(name, 0))) for name in ("rel_tol", "abs_tol"))
+    stated = r"\approx" in gold.text or "≈" in gold.text
+    if stated or params.get("rounding") == "gold":
+        decimals = re.search(r"\.(\d+)", plain(gold.text))
+        if decimals or stated:
+            abs_tol = max(abs_tol, Fraction(1, 2 * 10 ** len(decimals[1] if decimals else "")))
+    return Policy(params.get("percent", "lenient"), params.get("units", "lenient"), rel_tol, abs_tol)
+
+
+# --- for the audit --------------------------------------------------------------------------------------------------
+
+
+def _wrap(text: str, params: dict[str, Any]) -> str:
+    place = params.get("extract", DEFAULT_EXTRACT)
+    place, tag = place if isinstance(place, str) else place[0], params.get("tag", "answer")
+    marked = f"{params.get('marker', '####')} {text}"
+    forms = {"boxed": rf"\boxed{{{text}}}", "tag": f"<{tag}>{text}</{tag}>", "marker": marked}
+    return forms.get(place, text)
+
+
+def right(gold: Any, **params: Any) -> list[str]:
+    """Completions that say the gold in other ways and must score 1. Empty for a gold that cannot be read."""
+    if check_gold(gold, **params):
+        return []
+    text = _gold_text(gold)
+    known = _read_gold(text)
+    value = exact(known.tree) if known.tree is not None and known.tree[0] not in ("pct", "base") else None
+    forms = [text, f" {text} ", f"${text}$" if "$" not in text else text]
+    if value is not None and max(value.numerator.bit_length(), value.denominator.bit_length()) < 1000:
+        sign, top, bottom = "-" if value < 0 else "", abs(value.numerator), value.denominator
+        forms += [
+            rf"{sign}\frac{{{top}}}{{{bottom}}}",
+            f"{sign}{3 * top}/{3 * bottom}",
+            f"{sign}{top}/{bottom}".replace("-", "−"),
+        ]
+        if bottom == 1:
+            forms += [f"{value}.0", f"{int(value):,}", str(value).translate({48 + d: 0xFF10 + d for d in range(10)})]
+        elif top > bottom:
+            forms += [f"{sign}{top // bottom} {top % bottom}/{bottom}"]
+    thought = "<think>Perhaps " + _wrap("-987654321", params) + ".</think>\n" if text != "-987654321" else ""
+    return [*(_wrap(form, params) for form in forms), thought + _wrap(text, params)]
+
+
+def wrong(gold: Any, **params: Any) -> list[str]:
+    """Completions that must score 0: the gold changed a little, the gold among others, the gold where nothing counts."""
+    if check_gold(gold, **params):
+        return []
+    text = _gold_text(gold)
+    known = _read_gold(text)
+    value = exact(known.tree) if known.tree is not None else None
+    near: list[str] = []
+    if value is not None and max(value.numerator.bit_length(), value.denominator.bit_length()) < 1000:
+        for other in (value + 1, value - 1, -value, 10 * value, value + Fraction(1, 1000), 2 * value + 3):
+            near += [f"{other.numerator}/{other.denominator}"] if other != value else []
+    elif known.tree is not None and known.tree[0] in (
+        "group",
+        "matrix",
+        "set",
+        "list",
+        "union",
+        "rel",
+        "word",
+        "colon",
+        "unit",
+    ):
+        near += [re.sub(r"\d+", lambda m: str(int(m[0]) + 1), text, count=1)] if re.search(r"\d", text) else []
+        near += [f"not {text}"] if known.tree[0] == "word" else []
+    elif known.tree is not None:
+        near += [f"{text} + 1", f"2({text}) + 3"]
+    plain_text = text.replace("$", "")
+    near += [
+        f"{plain_text}, 987654321",
+        f"987654321 or {plain_text}",
+        f"{plain_text} or 987654321",
+        f"{plain_text}, {plain_text}",
+    ]
+    policy = _policy(known, params)
+    kept = [form for form in near if form != text and not _equal(known, form, policy)]
+    hidden = f"<think>It is {_wrap(text, params)}"
+    return [*(_wrap(form, params) for form in kept), hidden, "", _wrap("", params), _wrap("987654321987654321", params)]
+
+
+def _equal(gold: Gold, text: str, policy: Policy) -> bool:
+    """Leaves out what the policy itself allows (±x for a symmetric set), never what the parser cannot read."""
+    try:
+        other = parse(text)
+        return gold.tree is not None and other[0] == gold.tree[0] and same(gold.tree, other, policy)
+    except (Unreadable, TooLarge, RecursionError):
+        return False

@@ -1,0 +1,313 @@
+"""Whether two trees of `math_parse` are the same answer, under a stated policy. Nothing in it depends on who asks.
+
+A single value is never equal to a list. Lists and sets are compared without order, tuples, intervals and matrices with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from milepost.verifiers.math_scan import Node
+from milepost.verifiers.math_units import Unit, read_unit
+from milepost.verifiers.math_value import DIGITS, POINTS, NoValue, TooLarge, exact, numeric, same_value, symbols
+
+MAX_ITEMS = 100
+_FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """docs/verifiers.md says what each choice means for people."""
+
+    percent: str = "lenient"
+    """lenient: one side may lack the sign, for numbers above 1 (28% and 28); strict: 28% is 0.28 and nothing else."""
+    units: str = "lenient"
+    """lenient: a unit may be missing on one side; strict: both or none; ignore: units are not compared."""
+    rel_tol: Fraction = Fraction(0)
+    abs_tol: Fraction = Fraction(0)
+    """Numbers are equal within max(rel_tol·|gold|, abs_tol); 0 and 0: exactly."""
+
+
+def same(gold: Node, answer: Node, policy: Policy) -> bool:
+    """Whether the answer is the gold. Raises TooLarge; anything without a value is equal only to itself."""
+    gold, answer = _simple(gold), _simple(answer)
+    if gold == answer:
+        return True
+    if gold[0] == "rel" or answer[0] == "rel":
+        return _relations(gold, answer, policy)
+    if gold[0] in ("list", "set", "union") or answer[0] in ("list", "set", "union"):
+        return _collections(gold, answer, policy)
+    kinds = {gold[0], answer[0]}
+    if kinds & {"group", "matrix", "colon"}:
+        return _ordered(gold, answer, policy)
+    if kinds & {"word", "base"}:
+        return _names(gold, answer)
+    if kinds & {"unit", "pct"}:
+        return _quantities(gold, answer, policy)
+    return _scalars(gold, answer, policy)
+
+
+def _simple(node: Node) -> Node:
+    while node[0] == "paren":
+        node = node[1]
+    if node[0] == "rel" or not _contains(node, "pm"):
+        return node
+    values = (_signed(node, "+"), _signed(node, "-"))
+    return ("list", values) if node[0] not in ("list", "set") else node
+
+
+def _contains(node: Any, kind: str) -> bool:
+    return isinstance(node, tuple) and (node[:1] == (kind,) or any(_contains(part, kind) for part in node))
+
+
+def _signed(node: Any, sign: str) -> Any:
+    if not isinstance(node, tuple):
+        return node
+    if node[:1] == ("pm",):
+        return (sign, _signed(node[1], sign), _signed(node[2], sign))
+    return tuple(_signed(part, sign) for part in node)
+
+
+# --- several values -------------------------------------------------------------------------------------------------
+
+
+def _collections(gold: Node, answer: Node, policy: Policy) -> bool:
+    left, right = _pieces(gold), _pieces(answer)
+    if left is None or right is None:
+        # "1, 2" for the pair (1, 2): the same values in the same order.
+        group, items = (gold, answer) if gold[0] == "group" else (answer, gold)
+        pair = group[0] == "group" and items[0] == "list" and (group[1], group[2]) == ("(", ")")
+        return pair and _each(group[3], items[1], policy)
+    if {gold[0], answer[0]} == {"union", "list"} or {gold[0], answer[0]} == {"union", "set"}:
+        left, right = _intervals(left), _intervals(right)
+    if gold[0] == "set" or answer[0] == "set":
+        left, right = _distinct(left, policy), _distinct(right, policy)
+    return _unordered(left, right, policy)
+
+
+def _pieces(node: Node) -> tuple[Node, ...] | None:
+    if node[0] not in ("list", "set", "union"):
+        return None
+    found: list[Node] = []
+    for item in node[1]:
+        item = _simple(item)
+        found += item[1] if item[0] == "list" else [item]
+    if len(found) > MAX_ITEMS:
+        raise TooLarge
+    return tuple(found)
+
+
+def _intervals(items: tuple[Node, ...]) -> tuple[Node, ...]:
+    return tuple(_as_interval(item) or item for item in items)
+
+
+def _distinct(items: tuple[Node, ...], policy: Policy) -> tuple[Node, ...]:
+    kept: list[Node] = []
+    for item in items:
+        if not any(same(other, item, policy) for other in kept):
+            kept.append(item)
+    return tuple(kept)
+
+
+def _unordered(gold: tuple[Node, ...], answer: tuple[Node, ...], policy: Policy) -> bool:
+    if len(gold) != len(answer):
+        return False
+    left = list(answer)
+    for item in gold:
+        index = next((i for i, other in enumerate(left) if same(item, other, policy)), None)
+        if index is None:
+            return False
+        del left[index]
+    return True
+
+
+def _each(gold: tuple[Node, ...], answer: tuple[Node, ...], policy: Policy) -> bool:
+    return len(gold) == len(answer) and all(same(g, a, policy) for g, a in zip(gold, answer))
+
+
+def _ordered(gold: Node, answer: Node, policy: Policy) -> bool:
+    if {gold[0], answer[0]} == {"matrix", "group"}:  # a column written as a tuple
+        rows, group = (gold[1], answer) if gold[0] == "matrix" else (answer[1], gold)
+        column = all(len(row) == 1 for row in rows) and (group[1], group[2]) == ("(", ")")
+        return column and _each(tuple(row[0] for row in rows), group[3], policy)
+    if gold[0] != answer[0]:
+        return False
+    if gold[0] == "matrix":
+        return len(gold[1]) == len(answer[1]) and all(_each(g, a, policy) for g, a in zip(gold[1], answer[1]))
+    if gold[0] == "colon":
+        return _each(gold[1], answer[1], policy)
+    return gold[1:3] == answer[1:3] and _each(gold[3], answer[3], policy)
+
+
+# --- relations ------------------------------------------------------------------------------------------------------
+
+
+def _relations(gold: Node, answer: Node, policy: Policy) -> bool:
+    gold_value, answer_value = _value_of(gold, policy), _value_of(answer, policy)
+    if gold[0] == answer[0] == "rel":
+        if gold_value is not None and answer_value is not None and _left(gold) == _left(answer):
+            return same(gold_value, answer_value, policy)
+        return _same_relation(gold, answer)
+    if gold_value is not None or answer_value is not None:
+        return same(
+            gold_value if gold_value is not None else gold, answer_value if answer_value is not None else answer, policy
+        )
+    left, right = _as_interval(gold) or gold, _as_interval(answer) or answer
+    return left[0] == right[0] == "group" and same(left, right, policy)
+
+
+def _left(node: Node) -> Node:
+    return node[2][0]
+
+
+def _value_of(node: Node, policy: Policy) -> Node | None:
+    """Of "x = 5", "f(x) = 2x" or "1/2 + 1/4 = 3/4" the last side; all sides must agree, so that no second one is paid."""
+    if node[0] != "rel" or set(node[1]) != {"="}:
+        return None
+    sides = node[2][1:] if _is_name(node[2][0]) else node[2]
+    if not sides or any(side[0] == "rel" for side in sides):
+        return None
+    exactly = replace(policy, rel_tol=Fraction(0), abs_tol=Fraction(0))
+    if symbols(node[2][0]) and not _is_name(node[2][0]):
+        return None
+    return sides[-1] if all(same(side, sides[-1], exactly) for side in sides[:-1]) else None
+
+
+def _is_name(node: Node) -> bool:
+    called = node[0] == "*" and node[1][0] == "sym" and node[2][0] == "paren" and node[2][1][0] == "sym"
+    return node[0] in ("sym", "word") or called
+
+
+def _as_interval(node: Node) -> Node | None:
+    """x < 3, 0 < x ≤ 5 as the interval that they describe."""
+    if node[0] == "group":
+        return node
+    if node[0] != "rel" or not set(node[1]) <= {"<", ">", "<=", ">="}:
+        return None
+    signs, sides = node[1], node[2]
+    if signs[0] in (">", ">="):
+        signs, sides = tuple(_FLIP[s] for s in reversed(signs)), tuple(reversed(sides))
+    if not set(signs) <= {"<", "<="}:
+        return None
+    infinity: Node = ("const", "infty")
+    if len(signs) == 2 and sides[1][0] == "sym":
+        return ("group", "(" if signs[0] == "<" else "[", ")" if signs[1] == "<" else "]", (sides[0], sides[2]))
+    if len(signs) == 1 and sides[0][0] == "sym" and not symbols(sides[1]):
+        return ("group", "(", ")" if signs[0] == "<" else "]", (("neg", infinity), sides[1]))
+    if len(signs) == 1 and sides[1][0] == "sym" and not symbols(sides[0]):
+        return ("group", "(" if signs[0] == "<" else "[", ")", (sides[0], infinity))
+    return None
+
+
+def _same_relation(gold: Node, answer: Node) -> bool:
+    """Chains sign by sign; single ones as "something = 0", "something < 0", up to a constant factor that keeps the sign."""
+    if len(gold[1]) != len(answer[1]):
+        return False
+    if len(gold[1]) > 1:
+        flipped = (tuple(_FLIP.get(s, s) for s in reversed(answer[1])), tuple(reversed(answer[2])))
+        return any(
+            gold[1] == signs and all(same(g, a, Policy()) for g, a in zip(gold[2], sides))
+            for signs, sides in (answer[1:], flipped)
+        )
+    sign, other = gold[1][0], answer[1][0]
+    if sign == "in" or other == "in" or symbols(gold) != symbols(answer):
+        return False
+    ratio = _ratio(("-", *gold[2]), ("-", *answer[2]))
+    if ratio is None:
+        return False
+    return sign == other if ratio > 0 or sign in ("=", "!=") else sign == _FLIP[other]
+
+
+def _ratio(a: Node, b: Node) -> Any:
+    """The constant a / b, if it is one and real, else None."""
+    names, found = sorted(symbols(a)), []
+    for first, second in POINTS:
+        point = {n: Fraction((first, second)[i % 2]) + Fraction(i // 2, 7) for i, n in enumerate(names)}
+        try:
+            top, bottom = numeric(a, DIGITS[0], point), numeric(b, DIGITS[0], point)
+        except NoValue:
+            continue
+        if not bottom or not top:
+            return None
+        found.append(top / bottom)
+    if len(found) < 3 or any(abs(r - found[0]) > abs(found[0]) * Fraction(1, 10**100) for r in found):
+        return None
+    return found[0].real if not found[0].imag else None
+
+
+# --- single values --------------------------------------------------------------------------------------------------
+
+
+def _names(gold: Node, answer: Node) -> bool:
+    kinds = (gold[0], answer[0])
+    if "base" in kinds:  # the base may be missing, never the digits
+        based, other = (gold, answer) if gold[0] == "base" else (answer, gold)
+        if other[0] == "base":
+            return based[1:] == other[1:]
+        return other[0] == "num" and other[1].denominator == 1 and str(other[1].numerator) == based[1]
+    return all(kind in ("word", "sym", "const") for kind in kinds) and gold[1].casefold() == answer[1].casefold()
+
+
+def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
+    """Units first, then percent signs, then the numbers."""
+    gold, gold_unit = _split(gold)
+    answer, answer_unit = _split(answer)
+    if policy.units == "strict" and (gold_unit is None) != (answer_unit is None):
+        return False
+    if gold_unit and answer_unit and policy.units != "ignore":
+        if gold_unit.dims != answer_unit.dims:
+            return False
+        if gold_unit.factor != answer_unit.factor:
+            answer = ("*", answer, ("num", answer_unit.factor / gold_unit.factor))
+    if "pct" in (gold[0], answer[0]):
+        return _percent(gold, answer, policy)
+    return same(gold, answer, policy)
+
+
+def _split(node: Node) -> tuple[Node, Unit | None]:
+    if node[0] == "unit":
+        return _simple(node[1]), read_unit(node[2])
+    if node[0] == "neg" and node[1][0] == "unit":
+        return ("neg", node[1][1]), read_unit(node[1][2])
+    return node, None
+
+
+def _percent(gold: Node, answer: Node, policy: Policy) -> bool:
+    if _scalars(gold, answer, policy):
+        return True
+    if policy.percent == "strict" or gold[0] == answer[0]:
+        return False
+    gold, answer = (node[1] if node[0] == "pct" else node for node in (gold, answer))
+    value = exact(gold)
+    return value is not None and abs(value) > 1 and _scalars(gold, answer, policy)
+
+
+def _scalars(gold: Node, answer: Node, policy: Policy) -> bool:
+    ends = (_infinite(gold), _infinite(answer))
+    if any(ends):
+        return ends[0] == ends[1]
+    try:
+        if same_value(gold, answer):
+            return True
+        if not policy.rel_tol and not policy.abs_tol:
+            return False
+        return not symbols(gold) and not symbols(answer) and _close(gold, answer, policy)
+    except NoValue:
+        return False
+
+
+def _infinite(node: Node) -> int:
+    if node[0] == "neg":
+        return -_infinite(node[1])
+    return int(node == ("const", "infty"))
+
+
+def _close(gold: Node, answer: Node, policy: Policy) -> bool:
+    left, right = exact(gold), exact(answer)
+    if left is None or right is None:
+        left, right = numeric(gold, DIGITS[0], {}), numeric(answer, DIGITS[0], {})
+        rel, least = (t.numerator / left.context.mpf(t.denominator) for t in (policy.rel_tol, policy.abs_tol))
+        return abs(left - right) <= max(rel * abs(left), least)
+    return abs(left - right) <= max(policy.rel_tol * abs(left), policy.abs_tol)

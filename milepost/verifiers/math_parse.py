@@ -1,0 +1,395 @@
+"""Mathematics as a tree, read by a grammar of our own: it computes nothing, so no text can make it slow or large.
+
+    parse("2\\frac12")      -> ("num", Fraction(5, 2))
+    parse("x^2 + 3x")      -> ("+", ("^", x, 2), ("*", 3, x))
+    parse("[1, 2)")        -> ("group", "[", ")", (1, 2))       also ( ) and [ ]
+    parse("1, 2 or 3")     -> ("list", (1, 2, 3))               several answers, never equal to one of them
+    parse("\\{1, 2\\}")      -> ("set", (1, 2))
+    parse("0 < x \\le 5")   -> ("rel", ("<", "<="), (0, x, 5))
+    parse("10 cm")         -> ("unit", 10, "cm")
+    parse("28\\%")          -> ("pct", 28)
+    parse("Evelyn")        -> ("word", "evelyn")
+
+Other nodes: num sym const neg pm + - * / ^ ! fn abs union matrix base colon. Raises Unreadable.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from milepost.verifiers.math_scan import FUNCTIONS, SCALES, Node, Scanner, Unreadable, adjacent, as_word, is_product
+from milepost.verifiers.math_text import MAX_ANSWER_CHARACTERS, plain, unwrap
+
+MAX_DEPTH = 40
+_RELATIONS = {
+    "=": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", r"\le": "<=", r"\leq": "<=", r"\leqslant": "<=", r"\ge": ">=",
+    r"\geq": ">=", r"\geqslant": ">=", r"\lt": "<", r"\gt": ">", r"\ne": "!=", r"\neq": "!=", "==": "=", "!=": "!=",
+    r"\in": "in", r"\approx": "=", r"\equiv": "=", ":=": "=",
+}  # fmt: skip
+_GREEK = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi
+varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell"""
+_SYMBOLS = frozenset("\\" + name for name in _GREEK.split())
+
+
+def parse(text: str, grouped: bool = True) -> Node:
+    """The tree of a whole text. Raises Unreadable, also for texts that are too long or nested too deep.
+
+    grouped: 1,234 is one number; else it is two, as in the point (12,345).
+    """
+    if len(text) > MAX_ANSWER_CHARACTERS:
+        raise Unreadable(f"longer than {MAX_ANSWER_CHARACTERS} characters")
+    text = unwrap(plain(text))
+    if not text:
+        raise Unreadable("nothing there")
+    if word := as_word(text):
+        return ("word", word)
+    try:
+        return _Reader(text, grouped).everything()
+    except RecursionError:
+        raise Unreadable("nested too deep") from None
+
+
+class _Reader(Scanner):
+    """Recursive descent over the text itself. Each method reads one construct."""
+
+    # --- lists, relations, sets
+
+    def everything(self) -> Node:
+        items = self.items(top=True)
+        if self.peek():
+            raise Unreadable(f"what is {self.text[self.at : self.at + 20]!r}?")
+        if len(items) == 1:
+            return items[0]
+        values = _assigned(items)
+        return ("list", tuple(values))
+
+    def items(self, top: bool = False) -> list[Node]:
+        items = [self.relation()]
+        while True:
+            if self.take(",", ";"):
+                self.take_word("and", "or")
+            elif not (top and (self.take_word("or", "and") or self.take(r"\lor", r"\land", r"\vee"))):
+                return items
+            items.append(self.relation())
+
+    def relation(self) -> Node:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unreadable("nested too deep")
+        self.take(r"\approx")
+        sides, signs = [self.union()], []
+        while symbol := self.take(*_RELATIONS):
+            signs.append(_RELATIONS[symbol])
+            sides.append(self.union())
+        self.depth -= 1
+        if not signs:
+            return sides[0]
+        if signs == ["in"]:
+            return sides[1]
+        return ("rel", tuple(signs), tuple(sides))
+
+    def union(self) -> Node:
+        parts = [self.sum()]
+        while self.take(r"\cup") or (self.word() == "U" and parts[0][0] in ("group", "set") and self.take("U")):
+            parts.append(self.sum())
+        if len(parts) == 1 and self.take(":"):
+            parts.append(self.sum())
+            while self.take(":"):
+                parts.append(self.sum())
+            return ("colon", tuple(parts))
+        return parts[0] if len(parts) == 1 else ("union", tuple(parts))
+
+    # --- sums, products, powers
+
+    def sum(self) -> Node:
+        if self.take(r"\pm"):
+            left: Node = ("pm", ("num", Fraction(0)), self.product())
+        elif self.take("-"):
+            left = ("neg", self.product())
+        else:
+            self.take("+")
+            left = self.product()
+        while symbol := self.take("+", "-", r"\pm"):
+            left = ("pm" if symbol == r"\pm" else symbol, left, self.product())
+        return left
+
+    def product(self) -> Node:
+        left = self.factor()
+        while True:
+            if symbol := self.take("*", "/", r"\times", r"\cdot", r"\div"):
+                self.depth += 1
+                right = self.signed()
+                self.depth -= 1
+                left = ("/" if symbol in ("/", r"\div") else "*", left, right)
+            elif (unit := self.unit(left)) is not None:
+                left = unit
+            elif self.follows():
+                right = self.factor()
+                left = adjacent(left, right)
+            else:
+                return left
+
+    def signed(self) -> Node:
+        """A factor that may carry its own sign: 3 * -2."""
+        if self.depth > MAX_DEPTH:
+            raise Unreadable("nested too deep")
+        self.depth += 1
+        try:
+            return ("neg", self.signed()) if self.take("-") else self.factor()
+        finally:
+            self.depth -= 1
+
+    def follows(self) -> bool:
+        """Whether a factor stands side by side with the one before it. A number never does: "7 6 5" is no product."""
+        symbol = self.peek()
+        if symbol == "|":
+            return not self.bars
+        if symbol.startswith("\\"):
+            return symbol in _SYMBOLS or symbol[1:] in FUNCTIONS or symbol in (
+                r"\frac", r"\pi", r"\sqrt", r"\text", r"\binom", r"\lfloor", r"\lceil", r"\infty", r"\lvert",
+            )  # fmt: skip
+        if symbol.isalpha():
+            return self.word() not in ("or", "and", "U") or self.word() == "U"
+        return symbol == "("
+
+    def factor(self) -> Node:
+        base = self.atom()
+        while True:
+            if self.take("^", "**"):
+                if self.take(r"\circ", r"{\circ}"):
+                    base = ("unit", base, "degree")
+                elif self.text.startswith(r"{\circ}", self.at) or self.text.startswith(r"{ \circ }", self.at):
+                    self.at = self.text.index("}", self.at) + 1
+                    base = ("unit", base, "degree")
+                else:
+                    base = ("^", base, self.argument(signed=True))
+            elif self.peek() == "!" and self.take("!"):
+                base = ("!", base)
+            elif self.take("%") or (base[0] in ("num", "neg") and self.take_word("percent")):
+                base = ("pct", base)
+            else:
+                return base
+
+    # --- atoms
+
+    def argument(self, signed: bool = False, single: bool = False) -> Node:
+        """What ^, \\sqrt, \\frac take: {…}, or one atom; of a number only one digit if `single`."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unreadable("nested too deep")
+        try:
+            if self.take("{"):
+                inside = self.relation()
+                self.need("}")
+                return inside
+            if signed and self.take("-"):
+                return ("neg", self.argument(signed=True))
+            self.space()
+            if single and self.at < len(self.text) and self.text[self.at].isdigit():
+                self.at += 1
+                return ("num", Fraction(int(self.text[self.at - 1])))
+            base = self.atom()
+            return ("^", base, self.argument(signed=True)) if not single and self.take("^", "**") else base
+        finally:
+            self.depth -= 1
+
+    def atom(self) -> Node:
+        symbol = self.peek()
+        if symbol.isdigit() or symbol == ".":
+            return self.number()
+        if symbol == "|":
+            return self.bar()
+        if symbol in ("(", "["):
+            return self.group()
+        if symbol == "{":
+            return self.argument()
+        if symbol in ("$", "€", "£", "¥"):
+            self.at += 1
+            amount = self.number()
+            scale = next((v for k, v in SCALES.items() if self.take_word(k)), 1)
+            return ("unit", ("num", amount[1] * scale), symbol)
+        if symbol.startswith("\\"):
+            return self.command(symbol)
+        if symbol.isalpha():
+            return self.letters()
+        raise Unreadable(f"what is {self.text[self.at : self.at + 20]!r}?" if symbol else "it breaks off")
+
+    def bar(self) -> Node:
+        self.need("|")
+        self.bars += 1
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unreadable("nested too deep")
+        inside = self.sum()
+        self.depth -= 1
+        self.bars -= 1
+        self.need("|")
+        return ("abs", inside)
+
+    def group(self) -> Node:
+        """(…), […], half-open intervals, tuples, nested lists; parentheses around one thing are that thing."""
+        opening, bars = self.peek(), self.bars
+        self.at += 1
+        self.bars = 0
+        if self.take(")" if opening == "(" else "]"):
+            return ("group", opening, ")" if opening == "(" else "]", ())
+        inside = self.items()
+        self.bars = bars
+        closing = self.take(")", "]")
+        if not closing:
+            raise Unreadable("a bracket does not close")
+        if len(inside) == 1 and opening == "(" and closing == ")":
+            return ("paren", inside[0]) if inside[0][0] in ("num", "neg", "sym") else inside[0]
+        if opening == closing.translate({41: 40, 93: 91}) == "[" and inside and all(_is_row(row) for row in inside):
+            return ("matrix", tuple(row[3] for row in inside))
+        return ("group", opening, closing, tuple(inside))
+
+    def command(self, name: str) -> Node:
+        self.at += len(name)
+        if name == r"\frac":
+            top = self.argument(single=True)
+            return ("/", top, self.argument(single=True))
+        if name == r"\binom":
+            top = self.argument(single=True)
+            return ("fn", "binom", (top, self.argument(single=True)))
+        if name == r"\sqrt":
+            return self.root()
+        if name == r"\{":
+            return self.braces()
+        if name in (r"\pi", r"\infty"):
+            return ("const", name[1:])
+        if name in (r"\emptyset", r"\varnothing"):
+            return ("set", ())
+        if name in _SYMBOLS:
+            return self.subscripted(name)
+        if name[1:] in FUNCTIONS:
+            return self.function(name[1:])
+        if name in (r"\lfloor", r"\lceil", r"\lvert"):
+            inside = self.sum()
+            self.need(name.replace(r"\l", r"\r", 1))
+            return (
+                ("abs", inside) if name == r"\lvert" else ("fn", {"\\lfloor": "floor", "\\lceil": "ceil"}[name], (inside,))
+            )
+        if name == r"\mathbb":
+            match = re.compile(r"\s*\{?\s*([A-Z])\s*\}?").match(self.text, self.at)
+            if match:
+                self.at = match.end()
+                return ("word", f"set of {match[1]}")
+        if name == r"\begin":
+            return self.matrix()
+        if name == r"\text":
+            return self.text_command()
+        raise Unreadable(f"{name} is not known here")
+
+    def root(self) -> Node:
+        degree: Node = ("num", Fraction(2))
+        if self.take("["):
+            degree = self.sum()
+            self.need("]")
+        return ("^", self.argument(single=True), ("/", ("num", Fraction(1)), degree))
+
+    def braces(self) -> Node:
+        if self.take(r"\}"):
+            return ("set", ())
+        inside = self.items(top=True)
+        self.need(r"\}")
+        return ("set", tuple(inside))
+
+    def text_command(self) -> Node:
+        self.need("{")
+        end = self.text.find("}", self.at)
+        if end < 0:
+            raise Unreadable("a brace does not close")
+        inside, self.at = self.text[self.at : end].strip(), end + 1
+        if inside in ("i", "e", "d") or (len(inside) == 1 and inside.isalpha()):
+            return ("const", inside) if inside in "ie" else ("sym", inside)
+        if inside in FUNCTIONS:
+            return self.function(inside)
+        word = as_word(rf"\text{{{inside}}}")
+        if not word:
+            raise Unreadable(f"what is {inside[:20]!r}?")
+        return ("word", word)
+
+    def function(self, name: str) -> Node:
+        power = self.argument(signed=True) if self.take("^", "**") else None
+        base = self.argument(single=True) if name == "log" and self.take("_") else None
+        if name == "sqrt" and self.peek() == "(":
+            return ("^", self.group(), ("/", ("num", Fraction(1)), ("num", Fraction(2))))
+        if self.peek() == "(":
+            inside = self.group()
+            arguments = inside[3] if inside[0] == "group" else (inside,)
+        elif self.peek() == "{":
+            arguments = (self.argument(),)
+        else:  # sin 2x is the sine of 2x
+            inner = self.factor()
+            while (
+                self.follows() and self.peek()[1:] not in FUNCTIONS and self.word() not in FUNCTIONS and self.peek() != "("
+            ):
+                inner = adjacent(inner, self.factor())
+            arguments = (inner,)
+        if power is not None and power[0] == "neg":
+            raise Unreadable(f"{name}^-1 may be an inverse or a reciprocal")
+        node: Node = ("fn", name, arguments if base is None else (*arguments, base))
+        return node if power is None else ("^", node, power)
+
+    def letters(self) -> Node:
+        word = self.word()
+        if not word:
+            raise Unreadable(f"what is {self.text[self.at : self.at + 20]!r}?")
+        if word in FUNCTIONS or word == "pi":
+            self.at += len(word)
+            return ("const", "pi") if word == "pi" else self.function(word)
+        if word in ("inf", "infinity", "oo"):
+            self.at += len(word)
+            return ("const", "infty")
+        if not is_product(word):
+            self.at += len(word)
+            return ("word", word.casefold())
+        self.at += 1
+        return self.subscripted(word[0])
+
+    def subscripted(self, name: str) -> Node:
+        if self.take("_"):
+            index = re.compile(r"\{([A-Za-z0-9,+\- ]{1,12})\}|([A-Za-z0-9])").match(self.text, self.at)
+            if not index:
+                raise Unreadable("a subscript is not readable")
+            self.at = index.end()
+            return ("sym", f"{name}_{index[1] or index[2]}")
+        return ("const", name) if name in ("e", "i") else ("sym", name)
+
+    def matrix(self) -> Node:
+        match = re.compile(r"\{([pbB]?matrix|smallmatrix|array)\}(?:\{[clr| ]*\})?").match(self.text, self.at)
+        if not match:
+            raise Unreadable("this environment is not known here")
+        self.at = match.end()
+        rows: list[tuple[Node, ...]] = []
+        row = [self.relation()]
+        while True:
+            if self.take("&"):
+                row.append(self.relation())
+                continue
+            rows.append(tuple(row))
+            if self.take("\\\\") and self.peek() != r"\end":
+                row = [self.relation()]
+                continue
+            break
+        self.need(r"\end")
+        self.need("{")
+        self.at = self.text.index("}", self.at) + 1 if "}" in self.text[self.at :] else len(self.text)
+        return ("matrix", tuple(rows))
+
+
+def _is_row(node: Node) -> bool:
+    return node[0] == "group" and node[1] == "[" and node[2] == "]"
+
+
+def _assigned(items: list[Node]) -> list[Node]:
+    """ "n = 2, 3, 4" and "x = 2 or x = 3" are lists of values of one symbol."""
+    first = items[0]
+    if first[0] == "rel" and first[1] == ("=",) and first[2][0][0] == "sym":
+        if all(item[0] != "rel" for item in items[1:]):
+            return [first[2][1], *items[1:]]
+        if all(item[0] == "rel" and item[1] == ("=",) and item[2][0] == first[2][0] for item in items):
+            return [item[2][1] for item in items]
+    return items

@@ -1,0 +1,197 @@
+"""The lower half of the grammar: symbols, numbers, words and units, read from a text at a position."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any
+
+Node = tuple[Any, ...]
+
+
+class Unreadable(ValueError):
+    """The text is no mathematics that this grammar knows."""
+
+
+FUNCTIONS = {
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg",
+    "exp", "sqrt", "abs", "gcd", "lcm", "min", "max", "floor", "ceil",
+}  # fmt: skip
+SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+# Words after a number that change the value or name another one: such a text is no quantity.
+_OTHER_WORDS = """or and not no to if is are either neither nor maybe perhaps about approximately almost nearly over times
+plus minus negative half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths
+eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths squared cubed factorial divided by
+multiplied choose mod modulo wrong false but then else vs versus through until between less more than at least most for any
+all every other"""
+_NO_UNITS = frozenset(_OTHER_WORDS.split())
+_TWO_LETTERS = "cm mm km dm nm kg mg lb oz ml cl dl hr hz kb mb gb tb kw mw kj ms ns us ft in yd mi pm am ha pa ev ma kv kn"
+_SHORT_UNITS = frozenset(_TWO_LETTERS.split())
+_NUMBER = re.compile(
+    r"\d{1,3}(?:\.\d{3})+,\d{1,2}(?![\d,.])|\d{1,3}(?:,\d{3})+(?![\d])(?:\.\d+)?(?!,\d)|\d+(?:\.(?!\.)\d*)?|\.\d+"
+)
+_UNGROUPED = re.compile(r"\d+(?:\.(?!\.)\d*)?|\.\d+")
+_COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
+_PLAIN_UNIT = re.compile(r"[A-Za-zµμ][A-Za-zµμ.^0-9/ *²³{}-]*$")
+
+
+def as_word(text: str) -> str | None:
+    """Words as words: \\text{…} with letters, or plain letters that are neither products nor functions."""
+    inner = text
+    if match := re.fullmatch(r"\(?\s*\\text\{([^{}]*)\}\s*\)?", text):
+        inner = match[1].strip()
+        if re.search(r"\d", inner):
+            return None
+    elif not _are_words(text):
+        return None
+    inner = " ".join(inner.casefold().strip(" .'\"").split())
+    if re.search(r"\b(or|and)\b|[,;/]", inner) or not re.search(r"[^\W\d_]", inner):
+        return None
+    return inner if re.fullmatch(r"[^\W_][\w' .\-]*", inner) or len(inner) == 1 else None
+
+
+def _are_words(text: str) -> bool:
+    """Plain letters, at least one run of them too long for symbols side by side, and no function: "no solution"."""
+    runs = re.findall(r"[^\W\d_]+", text)
+    known = any(run in FUNCTIONS or run == "pi" for run in runs)
+    return bool(re.fullmatch(r"[^\W\d_](?:[^\W\d_]|[' -])*", text)) and not known and not all(map(is_product, runs))
+
+
+def is_product(letters: str) -> bool:
+    """Whether plain letters are symbols side by side (xy, abc) rather than a word."""
+    return len(letters) <= 2 or (len(letters) == 3 and all(c in "abcxyzmnkpqr" for c in letters) and len(set(letters)) == 3)
+
+
+def adjacent(left: Node, right: Node) -> Node:
+    """Two factors side by side: 2 \\frac{1}{2} is a mixed number, 2x a product; a word makes no product."""
+    if right[0] == "word" or left[0] == "word":
+        if right[0] == left[0]:
+            return ("word", f"{left[1]} {right[1]}")
+        raise Unreadable("words beside mathematics")
+    if right[0] == "pct" and left[0] == "num" and (mixed := adjacent(left, right[1]))[0] == "num":
+        return ("pct", mixed)
+    if left[0] == "num" and right[0] == "/" and right[1][0] == right[2][0] == "num":
+        whole, top, bottom = left[1], right[1][1], right[2][1]
+        if whole.denominator == top.denominator == bottom.denominator == 1 and 0 < top < bottom:
+            return ("num", whole + Fraction(top, bottom))
+    return ("*", left, right)
+
+
+class Scanner:
+    """Reads from `text` at `at`. Each method reads one construct, or nothing."""
+
+    def __init__(self, text: str, grouped: bool = True) -> None:
+        self.text, self.at, self.depth, self.bars = text, 0, 0, 0
+        self.numbers = _NUMBER if grouped else _UNGROUPED
+
+    # --- the text
+
+    def space(self) -> None:
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+
+    def peek(self) -> str:
+        """The next symbol or command, without reading it; "" at the end."""
+        self.space()
+        if self.at >= len(self.text):
+            return ""
+        if command := _COMMAND.match(self.text, self.at):
+            return command[0]
+        for two in ("**", "<=", ">=", "!=", "==", ":="):
+            if self.text.startswith(two, self.at):
+                return two
+        return self.text[self.at]
+
+    def take(self, *symbols: str) -> str | None:
+        symbol = self.peek()
+        if symbol and symbol in symbols:
+            self.at += len(symbol)
+            return symbol
+        return None
+
+    def need(self, symbol: str) -> None:
+        if not self.take(symbol):
+            raise Unreadable(f"{symbol!r} is missing")
+
+    def word(self) -> str:
+        self.space()
+        match = re.compile(r"[A-Za-z]+").match(self.text, self.at)
+        return match[0] if match else ""
+
+    def take_word(self, *words: str) -> bool:
+        self.space()
+        for wanted in words:
+            for form in (
+                wanted,
+                rf"\text{{{wanted}}}",
+                rf"\text{{ {wanted} }}",
+                rf"\text{{ {wanted}}}",
+                rf"\text{{{wanted} }}",
+            ):
+                end = self.at + len(form)
+                if self.text.startswith(form, self.at) and not self.text[end : end + 1].isalpha():
+                    self.at = end
+                    return True
+        return False
+
+    def number(self) -> Node:
+        self.space()
+        match = self.numbers.match(self.text, self.at)
+        if not match:
+            raise Unreadable("a number is missing")
+        self.at = match.end()
+        digits = match[0]
+        if re.fullmatch(r"\d{1,3}(?:\.\d{3})+,\d{1,2}", digits):
+            digits = digits.replace(".", "").replace(",", ".")
+        value = Fraction(digits.replace(",", "").rstrip(".") or "0")
+        if "." not in digits and (base := re.compile(r"_\{?\s*(\d{1,2})\s*\}?").match(self.text, self.at)):
+            self.at = base.end()
+            return ("base", digits.lstrip("0") or "0", int(base[1]))
+        if exponent := re.compile(r"[eE]([+-]?\d{1,3})(?![\d.])").match(self.text, self.at):
+            self.at = exponent.end()
+            value *= Fraction(10) ** int(exponent[1])
+        elif "." not in digits and (mixed := re.compile(r"\s+(\d+)\s*/\s*(\d+)(?![\d/.])").match(self.text, self.at)):
+            top, bottom = int(mixed[1]), int(mixed[2])
+            if top < bottom and self.mixed_may_follow():
+                self.at = mixed.end()
+                return ("num", value + Fraction(top, bottom))
+        for name, scale in SCALES.items():
+            if self.take_word(name, name.capitalize()):
+                return ("num", value * scale)
+        return ("num", value)
+
+    def mixed_may_follow(self) -> bool:
+        before = self.text[: self.at].rstrip("0123456789,").rstrip()
+        return not before or before[-1] not in "/^_.}"
+
+    def unit(self, value: Node) -> Node | None:
+        """A unit that ends the text or the item, after a number: 10 cm, 5 m/s^2, 18 apples, 3 \\text{ cm}^2."""
+        if value[0] not in ("num", "neg", "/", "^", "*", "paren"):
+            return None
+        stop = len(self.text)
+        for mark in re.compile(r"[,;)\]=<>+&|]|\\[}\\]|\s-\s|\s(?:or|and)\s").finditer(self.text, self.at):
+            stop = mark.start()
+            break
+        rest, spaced = (
+            self.text[self.at : stop],
+            self.text[self.at - 1 : self.at + 1].strip() != self.text[self.at - 1 : self.at + 1],
+        )
+        texted = r"\text" in rest
+        name = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", rest)
+        name = re.sub(r"\\(?:cdot|times)\s*", "*", name).strip(" .")
+        name = re.sub(r"\^\{(-?\d)\}", r"^\1", name)
+        if not name or not _PLAIN_UNIT.match(name) or "{" in name:
+            return None
+        words = re.findall(r"[A-Za-zµμ]+", name)
+        if any(w.lower() in _NO_UNITS or w in FUNCTIONS for w in words) or len(words) > 4:
+            return None
+        if not texted and not spaced and len(words[0]) < 2:
+            return None
+        if not texted and len(words[0]) == 1 and words[0] not in ("m", "g", "s", "h", "L", "J", "W", "N", "V", "A", "K"):
+            return None
+        if not texted and len(words[0]) == 2 and name.lower() not in _SHORT_UNITS and words[0].lower() not in _SHORT_UNITS:
+            return None
+        if not texted and re.search(r"\d", re.sub(r"\^-?\d", "", name)):
+            return None
+        self.at = stop
+        return ("unit", value, name)
