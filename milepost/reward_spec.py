@@ -230,7 +230,13 @@ def progress(spec: RewardSpec, env_spec: EnvSpec, task: Task, states: Sequence[S
     nobody's progress and never counts.
     """
     held: dict[str, list[bool]] = {}
-    for milestone in _in_order(env_spec):
+    ordered = _in_order(env_spec)
+    needed = set(spec.milestones)
+    for milestone in reversed(ordered):
+        needed |= set(milestone.after) if milestone.name in needed else set()
+    for milestone in ordered:
+        if milestone.name not in needed:
+            continue
         row, latched = [False], False
         idle = milestone.kind == "state" and bool(milestone.reached(task, states[0], states[0]))
         for t in range(1, len(states)):

@@ -102,7 +102,9 @@ def play_world(
 ) -> list[Group]:  # fmt: skip
     """`num_samples` episodes of each task, in task order; `max_new_tokens` per turn. Raises HostsDown."""
 
-    async def everything() -> list[Episode]:
+    episodes: list[Episode] = []
+
+    async def everything() -> None:  # what it returned, asyncio.run would spell out to the last token
         pump = _Pump(sampler, settings, wait=not world.limits.isolated)
         seats = asyncio.Semaphore(world.limits.max_concurrent)
         names = [EpisodeId(phase, step, task.key, member) for task in tasks for member in range(num_samples)]
@@ -112,14 +114,14 @@ def play_world(
         ]
         try:
             await pump.run(played)
-            return [episode.result() for episode in played]
+            episodes.extend(episode.result() for episode in played)
         finally:
             for episode in played:
                 episode.cancel()
             await asyncio.gather(*played, return_exceptions=True)
             pump.close()
 
-    episodes = asyncio.run(everything())
+    asyncio.run(everything())
     groups = []
     for t, task in enumerate(tasks):
         mine = tuple(episodes[t * num_samples : (t + 1) * num_samples])

@@ -243,6 +243,17 @@ def test_what_an_episode_keeps_grows_with_what_is_new_in_each_turn_alone(policy)
     assert [rows[str(k)]["count"] for k, rows in enumerate(kept, 1)] == [1, 1, 1]
 
 
+def test_episodes_are_never_spelled_out(policy, monkeypatch):
+    """asyncio.run spells out what its coroutine returned when it compares signal handlers: seconds for long episodes."""
+
+    def spelled(self):
+        raise AssertionError("a turn was spelled out")
+
+    monkeypatch.setattr(Turn, "__repr__", spelled)
+    groups, _ = play(policy, 2, samples=1)
+    assert len(groups[0].episodes[0].turns) == 2
+
+
 class Watched(Conversation):
     """Counts the bytes of keys and values."""
 

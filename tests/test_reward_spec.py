@@ -119,6 +119,19 @@ def test_order_is_respected():
     assert held(env, "touch", "+")["up"] == [False, False, True]
 
 
+def test_only_milestones_that_count_are_asked():
+    """Those of the recipe and those they come after: a world may have dozens, each asked about every state."""
+    asked = []
+
+    def milestone(name, *after):
+        return Milestone(name, lambda task, before, now: asked.append(name) or True, after=after)
+
+    env = replace(SPEC, milestones=(milestone("c", "b"), milestone("b", "a"), milestone("a"), milestone("other")))
+    spec = make_reward(make_recipe({"env": {"name": "counter"}, "reward": {"milestones": {"b": 0.1}}}), env)
+    found = progress(spec, env, TASK, states_of(played("+", "+", spec=env)))
+    assert found == {"b": [False, True, True]} and sorted(asked) == ["a", "b"]  # once latched, not asked again
+
+
 def test_what_holds_at_the_start_is_nobodys_progress():
     clean = Milestone("clean", lambda task, start, now: now["other"] == 0, "state")
     assert not any(held(world(clean), "+")["clean"])

@@ -98,14 +98,14 @@ class RaggedMemory(ForkedMemory):
         A past is copied here alone, and one layer at a time.
         """
         layer, width = self.layers[index], key.shape[2]
-        lengths = self.lengths_N[self.prompt_B[list(rows)]], self.suffix_B[list(rows)]
-        longest = int(sum(lengths).max())
-        self._reserve(layer, key, len(self.prompt_B), int((lengths[1] + count).max()))
+        shared, own = self.lengths_N[self.prompt_B[list(rows)]], self.suffix_B[list(rows)]
+        longest = int((shared + own).max())
+        self._reserve(layer, key, len(self.prompt_B), int((own + count).max()))
         blocks = (layer.prompt_k, layer.suffix_k, key), (layer.prompt_v, layer.suffix_v, value)
         result = []
         for prompts, suffixes, new in blocks:
             whole = new.new_zeros(len(rows), new.shape[1], longest + width, new.shape[3])
-            for i, (row, p, t, m) in enumerate(zip(rows, *lengths, count)):
+            for i, (row, p, t, m) in enumerate(zip(rows, shared, own, count)):
                 whole[i, :, :p] = prompts[self.prompt_B[row], :, :p]
                 whole[i, :, p : p + t] = suffixes[row, :, :t]  # type: ignore[index]
                 suffixes[row, :, t : t + m] = new[i, :, width - m :]  # type: ignore[index]
@@ -126,9 +126,9 @@ class RaggedMemory(ForkedMemory):
             assert layer.suffix_k is not None, "a row with a suffix has memory for it"
             self._reserve(layer, layer.suffix_k, len(self.prompt_B), used)  # a new row may have none yet
             for tensor in (layer.suffix_k, layer.suffix_v):
-                kept = tensor[a, :, :used].clone()
-                tensor[a, :, :used] = tensor[b, :, :used]
-                tensor[b, :, :used] = kept
+                kept = tensor[a, :, :used].clone()  # type: ignore[index]
+                tensor[a, :, :used] = tensor[b, :, :used]  # type: ignore[index]
+                tensor[b, :, :used] = kept  # type: ignore[index]
         for values in (self.prompt_B, self.suffix_B):
             values[a], values[b] = values[b], values[a]
 
@@ -355,7 +355,8 @@ class Conversation:
         start, whole = (np.array([len(x.ids) for x in items]) for items in (known, requests))
         count, width = whole - start, int((whole - start).max())
         rows = [episode.row for episode in known]
-        layers = [_PastLayer(self.memory, index, rows, start, count) for index in range(len(self.memory.layers))]
+        num_layers = len(self.memory.layers)
+        layers: list[Any] = [_PastLayer(self.memory, index, rows, start, count) for index in range(num_layers)]
         tokens = np.zeros((len(known), width), np.int64)
         for row, request in enumerate(requests):
             tokens[row, width - count[row] :] = request.ids[start[row] :]
