@@ -155,7 +155,7 @@ def resumed_ids(
         asked = [*before, {**last, "content": f"{_content(last)}\n{mark}"}]
     else:
         asked = [*messages, {"role": "user", "content": mark}]
-    head, found, tail = _prompt_text(asked, tokenizer, section, schemas).partition(mark)
+    head, found, tail = _prompt_text(asked, tokenizer, section, schemas).rpartition(mark)
     if not found:
         raise DataError("the tokenizer's chat template does not write the user's words as they are; use tasks.format = "
                         '"text"')  # fmt: skip
