@@ -36,9 +36,7 @@ def spoken(text: str, *, opened: bool = False, stops: Sequence[str] = ()) -> tup
     """
     if len(text) > MAX_CHARACTERS:
         return None, f"longer than {MAX_CHARACTERS:,} characters"
-    text = _ENDS.split(text, maxsplit=1)[0]
-    for stop in stops:
-        text = text.partition(stop)[0] if stop else text
+    text = own_turn(text, stops)
     kept: list[str] = []
     inside, at = "any" if opened else "", 0
     for tag in _REASONING.finditer(text):
@@ -54,6 +52,14 @@ def spoken(text: str, *, opened: bool = False, stops: Sequence[str] = ()) -> tup
     if inside:
         return None, "the reasoning never ends"
     return "\n".join([*kept, text[at:]]), ""
+
+
+def own_turn(text: str, stops: Sequence[str] = ()) -> str:
+    """The text up to its first end of turn, reasoning included."""
+    text = _ENDS.split(text, maxsplit=1)[0]
+    for stop in stops:
+        text = text.partition(stop)[0] if stop else text
+    return text
 
 
 def _tag(found: re.Match[str]) -> tuple[bool, str]:

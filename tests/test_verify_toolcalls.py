@@ -1,0 +1,488 @@
+"""Tool calls: five formats, typed faults, schemas, multisets, three rules of credit, and what hostile text costs."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from milepost.env import Tool
+from milepost.tools import parse, schema
+from milepost.verifiers.call_formats import FORMATS, MAX_CALLS, read_calls, render_calls
+from milepost.verifiers.json_schema import bad_schema, misfit, same_json
+from milepost.verifiers.toolcalls import check_gold, right, score, wrong
+
+few = hypothesis_settings(max_examples=40, deadline=None)
+TOOLS = [
+    {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "number"}},
+                                   "required": ["a"]}},
+    {"type": "function", "function": {"name": "find", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}, "unit": {"enum": ["C", "F"], "default": "C"}},
+        "required": ["city"]}}},
+    {"name": "look", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}},
+    {"name": "stop"},
+]  # fmt: skip
+ADD, FIND = {"name": "add", "arguments": {"a": 1, "b": 2.5}}, {"name": "find", "arguments": {"city": "Oslo"}}
+ONE, TWO, NONE = ({"tools": TOOLS, "calls": calls} for calls in ([ADD], [ADD, FIND], []))
+
+
+def hermes(*bodies: str) -> str:
+    return "\n".join(f"<tool_call>\n{body}\n</tool_call>" for body in bodies)
+
+
+def fault(answer: str, gold=ONE, **params) -> list[str]:
+    """The kinds of fault in a verdict, which must be 0 then."""
+    verdict = score(answer=answer, gold=gold, **params)
+    found = [key.removeprefix("fault/") for key in verdict["parts"] if key.startswith("fault/")]
+    assert not found or (verdict["score"] == 0 and any(kind in verdict["compared"] for kind in found))
+    return found
+
+
+# --- the cases ------------------------------------------------------------------------------------------------------
+
+
+def test_arguments_encoded_twice():  # case D48
+    twice = json.dumps({"name": "add", "arguments": json.dumps({"a": 1, "b": 2.5})})
+    assert fault(hermes(twice)) == ["double_encoded"]
+    assert score(answer=hermes(twice), gold=ONE, decode_twice=True)["score"] == 1
+    thrice = json.dumps({"name": "add", "arguments": json.dumps(json.dumps({"a": 1, "b": 2.5}))})
+    assert fault(hermes(thrice)) == fault(hermes(thrice), decode_twice=True) == ["double_encoded"]
+    # In a message with tool_calls the arguments are a text by the format's own rule; encoded once more they are at fault.
+    once = {"tool_calls": [{"type": "function", "function": {"name": "add", "arguments": json.dumps({"a": 1, "b": 2.5})}}]}
+    assert score(answer=json.dumps(once), gold=ONE, format="json")["score"] == 1
+    once["tool_calls"][0]["function"]["arguments"] = '"{\\"a\\":1,\\"b\\":2.5}"'
+    assert fault(json.dumps(once), format="json") == ["double_encoded"]
+    assert score(answer=json.dumps(once), gold=ONE, format="json", decode_twice=True)["score"] == 1
+
+
+@pytest.mark.parametrize(("body", "kind"), [
+    ('{"name":"add","arguments":{"a":1}', "not_json"),
+    ('{"name":"add"}', "no_arguments"),
+    ('{"name":"subtract","arguments":{"a":1}}', "unknown_tool"),
+    ('{"name":"add","arguments":[]}', "arguments_not_object"),
+])  # fmt: skip
+def test_malformed_calls_are_counted_and_raise_nothing(body, kind):  # case D49
+    assert fault(hermes(body)) == [kind]
+    assert score(answer=hermes(body), gold=ONE)["parts"][f"fault/{kind}"] == 1
+
+
+@pytest.mark.parametrize(("body", "kind"), [
+    ('{"name":"add","arguments":{"a":1,"b":2.5}}{"name":"add","arguments":{"a":1,"b":2.5}}', "several_objects"),
+    ('{"name":"add","arguments":{"a":1,"b":2.5}}\n{"name":"add","arguments":{"a":1,"b":2.5}}', "several_objects"),
+    ('{"name":"add","arguments":{"a":1,"b":2.5}} done', "not_json"),
+    ('call {"name":"add","arguments":{"a":1,"b":2.5}}', "not_json"),
+    ('{"name":"add","arguments":{"a":2,"a":1,"b":2.5}}', "duplicate_key"),
+    ('{"name":"stop","name":"add","arguments":{"a":1,"b":2.5}}', "duplicate_key"),
+    ('{"name":"add","arguments":{"a":1,"b":NaN}}', "not_finite"),
+    ('{"name":"add","arguments":{"a":1,"b":1e999}}', "not_finite"),
+    ('{"name":"add","arguments":{"a":"1","b":2.5}}', "schema"),
+    ('{"name":"add","arguments":{"a":true,"b":2.5}}', "schema"),
+    ('{"name":"add","arguments":{"a":1.5,"b":2.5}}', "schema"),
+    ('{"name":"add","arguments":{"b":2.5}}', "schema"),
+    ('{"name":"add","arguments":{"a":null,"b":2.5}}', "schema"),
+    ('{"name":"add","arguments":{"a":1,"b":2.5,"c":0}}', "schema"),
+    ('{"name":"Add","arguments":{"a":1,"b":2.5}}', "unknown_tool"),
+    ('{"name":"add ","arguments":{"a":1,"b":2.5}}', "unknown_tool"),
+    ('{"name":"","arguments":{"a":1,"b":2.5}}', "no_name"),
+    ('{"name":["add"],"arguments":{"a":1,"b":2.5}}', "no_name"),
+    ('{"arguments":{"a":1,"b":2.5}}', "no_name"),
+    ('[{"name":"add","arguments":{"a":1,"b":2.5}}]', "no_name"),
+    ('{"name":"add","parameters":{"a":1,"b":2.5}}', "no_arguments"),
+    ('{"name":"add","arguments":"a=1, b=2.5"}', "arguments_not_object"),
+    ('{"name":"add","arguments":null}', "arguments_not_object"),
+    ('{"name":"add","arguments":"7"}', "arguments_not_object"),
+    ("{'name':'add','arguments':{'a':1,'b':2.5}}", "not_json"),
+    ("add(a=1, b=2.5)", "not_json"),
+    ("", "not_json"),
+    ('{"name":"add","arguments":{"a":' + "[" * 300 + "]" * 300 + "}}", "too_deep"),
+    ('{"name":"add","arguments":{"a":' + "[" * 90_000, "not_json"),
+    ('{"name":"add","arguments":{"a":' + "9" * 9_000 + "}}", "not_json"),
+])  # fmt: skip
+def test_faults(body, kind):
+    assert fault(hermes(body)) == [kind]
+
+
+@pytest.mark.parametrize("body", [
+    '{"name":"add","arguments":{"a":1,"b":2.5}}', '{"arguments":{"b":2.5,"a":1},"name":"add"}',
+    '{"name":"add","arguments":{"a":1.0,"b":2.50}}', '{"id":"1","name":"add","arguments":{"a":1,"b":25e-1}}',
+])  # fmt: skip
+def test_renderings_of_the_same_call(body):
+    assert score(answer=hermes(body), gold=ONE)["score"] == 1
+    assert score(answer=f"<think>{hermes('nonsense')}</think>I see.{hermes(body)}<|im_end|>{hermes(body)}", gold=ONE)[
+        "score"
+    ]
+
+
+# --- multisets and credit -------------------------------------------------------------------------------------------
+
+A, F = json.dumps(ADD), json.dumps(FIND)
+OTHER, WORSE = A.replace("2.5", "3"), F.replace("Oslo", "Rome")
+
+
+@pytest.mark.parametrize(("bodies", "all_", "name", "fraction"), [
+    ((A, F), 1, 1, 1),
+    ((F, A), 1, 1, 1),
+    ((A,), 0, 0, 1 / 2),
+    ((A, A), 0, 0, 1 / 2),
+    ((A, F, F), 0, 0, 2 / 3),
+    ((A, F, "junk"), 0, 0, 2 / 3),
+    ((A, F, '{"name":"nil","arguments":{}}'), 0, 0, 2 / 3),
+    ((OTHER, F), 0, 1, 1 / 2),
+    ((OTHER, WORSE), 0, 1, 0),
+    ((A,) * 5, 0, 0, 1 / 5),  # five identical right calls are not worth five
+    ((A, F) * 5, 0, 0, 2 / 10),
+    ((A, F) * 50, 0, 0, 2 / (MAX_CALLS + 1)),
+    ((), 0, 0, 0),
+])  # fmt: skip
+def test_the_three_rules(bodies, all_, name, fraction):
+    for credit, expected in (("all", all_), ("name", name), ("fraction", fraction)):
+        verdict = score(answer=hermes(*bodies) or "so", gold=TWO, credit=credit)
+        assert verdict["score"] == pytest.approx(expected) and verdict["extractable"] == bool(bodies)
+        assert verdict["parts"][credit] == verdict["score"] and verdict["cause"] is None
+
+
+def test_order_where_it_matters():
+    assert score(answer=hermes(A, F), gold=TWO, ordered=True)["score"] == 1
+    assert score(answer=hermes(F, A), gold=TWO, ordered=True)["score"] == 0
+    assert score(answer=hermes(F, A), gold=TWO, ordered=True, credit="name")["score"] == 0
+
+
+def test_alternatives_are_matched_as_well_as_can_be():
+    either = {"name": "find", "any": {"city": ["Oslo", "Rome"]}}
+    gold = {"tools": TOOLS, "calls": [either, FIND]}
+    for bodies in ((F, WORSE), (WORSE, F), (F, F)):
+        assert score(answer=hermes(*bodies), gold=gold)["score"] == 1, bodies
+    assert score(answer=hermes(WORSE, WORSE), gold=gold)["score"] == 0
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [
+    ({"city": "Oslo"}, 1), ({"city": "Oslo", "unit": "C"}, 1), ({"city": "Oslo", "unit": None}, 1),
+    ({"city": "Oslo", "unit": "F"}, 0), ({"city": "oslo"}, 0), ({"city": " Oslo"}, 0), ({}, 0),
+])  # fmt: skip
+def test_what_may_be_left_out(arguments, expected):
+    answer = hermes(json.dumps({"name": "find", "arguments": arguments}))
+    assert score(answer=answer, gold={"tools": TOOLS, "calls": [FIND]})["score"] == expected
+
+
+def test_no_call_expected():
+    ok = score(answer="It is 5 already.", gold=NONE)
+    assert ok["score"] == 1 and ok["extractable"] is True
+    for answer in (
+        "",
+        " \n",
+        "\u200b",
+        "<think>no tool",
+        hermes(A),
+        hermes("junk"),
+        hermes('{"name":"stop","arguments":{}}'),
+    ):
+        for credit in ("all", "name", "fraction"):
+            assert score(answer=answer, gold=NONE, credit=credit)["score"] == 0, answer
+
+
+@pytest.mark.parametrize("answer", ["", " ", "42", "{}", "Done.", f"<think>{hermes(A)}", f"<think>{hermes(A)}</think>ok",
+                                    f"ok<|im_end|>{hermes(A)}", A, "add", "<tool_call>", "</tool_call>",
+                                    f"<tool_response>1</tool_response>{hermes(A)}"])  # fmt: skip
+def test_nothing_found_is_zero_and_unextractable(answer):
+    verdict = score(answer=answer, gold=ONE)
+    assert verdict["score"] == 0 and verdict["extractable"] is False and verdict["extracted"] is None
+    assert verdict["cause"] is None
+
+
+def test_a_made_up_answer_ends_what_counts():
+    assert score(answer=f"{hermes(A)}<tool_response>3</tool_response>{hermes(F)}", gold=ONE)["score"] == 1
+    assert score(answer=f"{hermes(F)}<tool_response>3</tool_response>{hermes(A)}", gold=ONE)["score"] == 0
+
+
+# --- formats --------------------------------------------------------------------------------------------------------
+
+LOOK = {"name": "look", "arguments": {"text": "a door"}}
+LLAMA, LIST = A.replace("arguments", "parameters"), f"[{A}, {F}]"
+
+
+@pytest.mark.parametrize(("format", "answer", "gold"), [
+    ("llama", LLAMA, ONE),
+    ("llama", f"<|python_tag|>{LLAMA}; {F.replace('arguments', 'parameters')}", TWO),
+    ("llama", f"I call it: {LLAMA}", ONE),
+    ("mistral", f"[TOOL_CALLS] {LIST}", TWO),
+    ("mistral", f"[TOOL_CALLS]{LIST}</s>", TWO),
+    ("mistral", LIST, TWO),  # the special token left out by decoding
+    ("mistral", '[TOOL_CALLS]add[ARGS]{"a": 1, "b": 2.5}[TOOL_CALLS]find[CALL_ID]x1[ARGS]{"city": "Oslo"}', TWO),
+    ("mistral", '[TOOL_CALLS]add{"a": 1, "b": 2.5}', ONE),
+    ("json", A, ONE),
+    ("json", LIST, TWO),
+    ("json", f"Here:\n```json\n{LIST}\n```\n", TWO),
+    ("json", LLAMA, ONE),
+    ("react", 'Thought: add.\nAction: add\nAction Input: {"a": 1, "b": 2.5}', ONE),
+    ("react", '**Action:** add\n**Action Input:** ```json\n{"a": 1, "b": 2.5}\n```', ONE),
+    ("react", 'Action: add\nAction Input: {"a": 1, "b": 2.5}\nObservation: 3.5\nAction: stop\nAction Input: {}', ONE),
+    ("react", f"Action:\n```json\n{A}\n```", ONE),
+    ("react", 'Action: {"action": "add", "action_input": {"a": 1, "b": 2.5}}', ONE),
+    ("react", "Action: look\nAction Input: a door", {"tools": TOOLS, "calls": [LOOK]}),
+    ("react", "Thought: nothing to do.\nFinal Answer: 5", NONE),
+])  # fmt: skip
+def test_formats(format, answer, gold):
+    verdict = score(answer=answer, gold=gold, format=format)
+    assert verdict["score"] == 1, verdict["compared"]
+
+
+@pytest.mark.parametrize(("format", "answer", "kind"), [
+    ("llama", LLAMA[:-1], "incomplete"),
+    ("llama", '{"name": "add"}', "no_arguments"),
+    ("llama", LLAMA.replace('"a": 1', '"a": 1, "a": 1'), "duplicate_key"),
+    ("mistral", f"[TOOL_CALLS] {A}{A}", "several_objects"),
+    ("mistral", f"[TOOL_CALLS] {A} ok", "not_json"),
+    ("mistral", "[TOOL_CALLS]", "not_json"),
+    ("mistral", '[TOOL_CALLS]add[ARGS]{"a": 1', "not_json"),
+    ("mistral", '[TOOL_CALLS]nil[ARGS]{"a": 1}', "unknown_tool"),
+    ("json", f"{A}\n{A}", "several_objects"),
+    ("json", f"{A} is it", "not_json"),
+    ("json", "{}", "no_name"),
+    ("json", "[1, 2]", "no_name"),
+    ("react", "Action: add", "no_arguments"),
+    ("react", "Action: add\nThought: so\nAction Input: {}", "no_arguments"),
+    ("react", "Action: add\nAction Input: a is 1", "not_json"),
+    ("react", 'Action: add\nAction Input: "{\\"a\\": 1}"', "double_encoded"),
+    ("react", "Action: I add them\nAction Input: {}", "no_name"),
+    ("react", "Action: nil\nAction Input: {}", "unknown_tool"),
+    ("react", "Action: add\nAction Input: {} {}", "not_json"),
+    ("react", f"Action: {A}{A}", "several_objects"),
+])  # fmt: skip
+def test_faults_of_other_formats(format, answer, kind):
+    assert fault(answer, format=format)[0] == kind
+
+
+@pytest.mark.parametrize(("format", "answer"), [
+    ("react", 'Observation: 1\nAction: add\nAction Input: {"a": 1, "b": 2.5}'),
+    ("react", 'Final Answer: 5\nAction: add\nAction Input: {"a": 1, "b": 2.5}'),
+    ("react", 'Thought: Action: add Action Input: {"a": 1, "b": 2.5}'),
+    ("mistral", f"[TOOL_RESULTS] 1 [TOOL_CALLS] [{A}]"),
+    ("json", "42"), ("json", "nothing"), ("json", f"so {A}"), ("llama", "{}"), ("llama", "[TOOL_CALLS]"), ("mistral", A),
+])  # fmt: skip
+def test_what_is_no_call_in_its_format(format, answer):
+    verdict = score(answer=answer, gold=ONE, format=format)
+    assert verdict["score"] == 0 and verdict["extractable"] is False and not verdict["parts"].get("fault/schema")
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+PLAIN_TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="<[|◁"), max_size=8)
+CALLS = st.lists(st.tuples(st.sampled_from(["f", "g.h"]), st.dictionaries(PLAIN_TEXT, PLAIN_TEXT | st.integers(0, 9) |
+                 st.booleans() | st.lists(PLAIN_TEXT, max_size=2), max_size=3)), min_size=1, max_size=4)  # fmt: skip
+
+
+@few
+@given(CALLS, st.sampled_from(FORMATS), st.randoms())
+def test_what_is_rendered_is_read_again_in_any_order(calls, format, random):
+    gold = [{"name": name, "arguments": arguments} for name, arguments in calls]
+    random.shuffle(calls)
+    assert score(answer=render_calls(calls, format), gold=gold, format=format)["score"] == 1
+    more = render_calls([*calls, calls[0]], format)
+    assert score(answer=more, gold=gold, format=format)["score"] == 0
+    assert score(answer=more, gold=gold, format=format, credit="fraction")["score"] == len(calls) / (len(calls) + 1)
+
+
+ENV_TOOLS = (Tool("f", {"x": (int, True), "y": (float, False), "s": (str, False), "ok": (bool, False)}), Tool("g", {}))
+ARGUMENTS = st.dictionaries(st.sampled_from(["x", "y", "s", "ok", "z"]), st.sampled_from([1, 2.5, "t", True, None, [], {}]))
+
+
+@few
+@given(st.sampled_from(["f", "g", "h"]), ARGUMENTS, st.sampled_from(["hermes", "llama"]))
+def test_what_an_environment_carries_out_is_what_counts(name, arguments, format):
+    text = render_calls([(name, arguments)], format)
+    carried_out = [call for call in parse(text, ENV_TOOLS, format).calls if not call.error]
+    gold = {"tools": [schema(tool) for tool in ENV_TOOLS], "calls": [{"name": call.name, "arguments": dict(call.arguments)}
+                                                                     for call in carried_out]}  # fmt: skip
+    assert score(answer=text, gold=gold, format=format)["score"] == float(bool(carried_out))
+
+
+# --- golds ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("gold", [ONE, TWO, NONE, {"tools": TOOLS, "calls": [{"name": "stop", "arguments": {}}]}, [ADD],
+                                  json.dumps(TWO), {"tools": TOOLS, "calls": [ADD, ADD]}])  # fmt: skip
+@pytest.mark.parametrize("credit", ["all", "name", "fraction"])
+def test_right_and_wrong_answers_of_a_gold(gold, format, credit):
+    assert check_gold(gold, format=format, credit=credit) is None
+    for text in right(gold, format=format):
+        assert score(answer=text, gold=gold, format=format, credit=credit)["score"] == 1, text
+    for text in wrong(gold, format=format, credit=credit):
+        assert score(answer=text, gold=gold, format=format, credit=credit)["score"] == 0, text
+
+
+@pytest.mark.parametrize(("gold", "says"), [
+    (None, "table with \"calls\""), ("{", "not JSON"), ({}, "calls"), ({"tools": TOOLS}, "calls"), 
+    ({"calls": "add"}, "calls"),
+    ({"tools": TOOLS, "calls": [{"name": "nil"}]}, "none of the tools"), ([{"arguments": {}}], "names no tool"),
+    ({"tools": TOOLS, "calls": [{"name": "add", "arguments": {"a": "1"}}]}, "a must be integer, not string"),
+    ({"tools": TOOLS, "calls": [{"name": "find", "any": {"city": []}}]}, "list of values"),
+    ({"tools": [*TOOLS, {"name": "add"}], "calls": []}, "twice"), ({"tools": {"add": {}}, "calls": []}, "list of tools"),
+    ({"tools": [{"name": "f", "parameters": {"patternProperties": {}}}], "calls": []}, "'patternProperties'"),
+    ({"tools": [{"name": "f", "parameters": {"type": "array"}}], "calls": []}, "type object"),
+    ([ADD] * 65, "at most 64"), ([{"name": "f", "arguments": [1]}], "must be tables"),
+])  # fmt: skip
+def test_bad_golds_are_unscorable(gold, says):
+    assert says in check_gold(gold)
+    verdict = score(answer=hermes(A), gold=gold)
+    assert verdict["score"] is None and verdict["cause"] == "bad_gold" and says in verdict["compared"]
+
+
+def test_unknown_formats_are_named():
+    assert "'xml' is unknown" in check_gold(ONE, format="xml") and "'some'" in check_gold(ONE, credit="some")
+    with pytest.raises(ValueError, match="use hermes, llama, mistral, json, react"):
+        score(answer="", gold=ONE, format="xml")
+
+
+def test_gold_and_answer_are_keywords():  # case D21
+    with pytest.raises(TypeError):
+        score(hermes(A), ONE)
+
+
+# --- schemas --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rule", "good", "bad"), [
+    ({"type": "integer"}, [1, 2.0, -3], [True, 1.5, "1", None]),
+    ({"type": ["number", "null"]}, [1, 1.5, None], ["1", False]),
+    ({"type": "string", "nullable": True}, ["", None], [0]),
+    ({"enum": [1, "a", None]}, [1, 1.0, "a", None], [True, "A", 2]),
+    ({"const": [1, {"a": 2}]}, [[1, {"a": 2.0}]], [[1], [1, {"a": True}]]),
+    ({"minimum": 0, "exclusiveMaximum": 2}, [0, 1.9, "text"], [-1, 2, float("nan"), float("inf")]),
+    ({"multipleOf": 0.1}, [0.3, 7, 1e300], [0.35, 0.1000001]),
+    ({"minLength": 1, "maxLength": 2, "pattern": "^[a-c]+$"}, ["a", "cb"], ["", "abc", "d"]),
+    ({"type": "array", "items": {"type": "integer"}, "minItems": 1, "uniqueItems": True}, [[1], [1, 2]],
+     [[], ["1"], [1, 1.0]]),
+    ({"prefixItems": [{"const": 1}], "items": False}, [[], [1]], [[2], [1, 2]]),
+    ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, [{"a": 1, "b": 2}], [{}, {"a": "x"}]),
+    ({"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 1}, [{}, {"z": 1}],
+     [{"z": "1"}, {"y": 1, "z": 1}]),
+    ({"anyOf": [{"type": "integer"}, {"maxLength": 1, "type": "string"}]}, [1, "a"], ["ab", None]),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, [1.5], [1, "a"]),
+    ({"allOf": [{"minimum": 1}, {"maximum": 3}], "not": {"const": 2}}, [1, 3], [0, 4, 2]),
+    ({"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {"next": {"$ref": "#/$defs/tree"}},
+                                                 "additionalProperties": False}}},
+     [{}, {"next": {"next": {}}}], [{"next": {"nxt": {}}}, []]),
+    (True, [1], []), (False, [], [1]), ({"minimum": 1}, [10**400], [-(10**400)]),
+])  # fmt: skip
+def test_schemas(rule, good, bad):
+    assert bad_schema(rule) is None
+    assert [misfit(value, rule) for value in good] == [None] * len(good)
+    assert all(misfit(value, rule) for value in bad)
+
+
+@pytest.mark.parametrize("rule", [
+    {"type": "int"}, {"type": 3}, {"if": {}}, {"items": 3}, {"properties": []}, {"required": "a"}, {"required": [[]]},
+    {"minimum": "1"}, {"minLength": 1.5}, {"multipleOf": 0}, {"pattern": "("}, {"$ref": "#/nowhere"}, {"$ref": "http://x"},
+    {"properties": {"a": {"typ": "string"}}}, 7, None, {"enum": 1},
+])  # fmt: skip
+def test_schemas_that_would_not_be_checked_are_refused(rule):
+    assert bad_schema(rule)
+
+
+@few
+@given(JSON_VALUES, JSON_VALUES)
+def test_equality_of_json(left, right):
+    assert same_json(left, left) and same_json(left, right) == same_json(right, left)
+    assert same_json(left, json.loads(json.dumps(left)))
+    if type(left) is type(right) and not isinstance(left, (list, dict)):
+        assert same_json(left, right) == (left == right)
+
+
+# --- hostile text ---------------------------------------------------------------------------------------------------
+
+N = 3_000
+HOSTILE = [
+    "<tool_call>" * N,
+    "</tool_call>" * N,
+    "<tool_call>{" * N,
+    '<tool_call>{"a":"' * N,
+    "<tool_call>[" * N,
+    "[" * N,
+    "{" * N,
+    '<tool_call>["' * N,
+    '"<tool_call>[",' * N,
+    '{"name":' * N,
+    '{"name":"f","parameters":{}}' * N,
+    "[TOOL_CALLS]" * N,
+    "[TOOL_CALLS][{" * N,
+    "Action:" * N,
+    "Action: f\n" * N,
+    "Action: f\nAction Input: {" * N,
+    "```\n" + " " * N * 5,
+    "```" * N,
+    "```json\n" * N,
+    " " * N,
+    '"' * N,
+    "\\" * N,
+    '{"name":"' + "\\u00" * N,
+    "9" * N,
+    hermes(*["{}"] * (N // 4)),
+    "\n" * N,
+    "<tool_call>" + " " * N,
+    "[TOOL_CALLS]f" + " " * N,
+    '{"tool_calls":[' + "{}," * N,
+    "<tool_call>" + '{"a":' * N,
+    "**" * N,
+]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_hostile_text_costs_its_length(format):
+    started = time.process_time()
+    for text in HOSTILE:
+        verdict = score(answer=text, gold=ONE, format=format)
+        assert verdict["score"] == 0 and len(verdict["compared"]) < 500 and json.dumps(verdict)
+    assert time.process_time() - started < 20
+
+
+SCRAPS = st.lists(
+    st.sampled_from(
+        [
+            "<tool_call>",
+            "</tool_call>",
+            A,
+            LLAMA,
+            "{",
+            "}",
+            '"name"',
+            ":",
+            '"',
+            "add",
+            ",",
+            "[",
+            "]",
+            "[TOOL_CALLS]",
+            "[ARGS]",
+            "Action:",
+            "Action Input:",
+            "\n",
+            "```",
+            "Observation:",
+            "\\",
+            "1e",
+            "<think>",
+            "</think>",
+            "\ud800",
+            "null",
+            "Thought:",
+        ]
+    ),
+    max_size=25,
+).map("".join)
+
+
+@few
+@given(SCRAPS | st.text(max_size=40), st.sampled_from(FORMATS), st.sampled_from(["all", "name", "fraction"]), st.booleans())
+def test_any_text_gives_a_verdict(text, format, credit, twice):
+    verdict = score(answer=text, gold=TWO, format=format, credit=credit, decode_twice=twice)
+    assert 0 <= verdict["score"] <= 1 and verdict["cause"] is None and json.dumps(verdict)
+    assert verdict["extractable"] or verdict["score"] == 0
+    assert len(read_calls(text, format)) <= MAX_CALLS + 1
