@@ -174,7 +174,7 @@ def _other_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--size", default="tiny", help="tiny (0.5 M), small (1 M), medium (4 M) or large (15 M)")
     command.add_argument("--texts", help="JSONL with prompt and answer or completion: its characters are the vocabulary")
     command.add_argument("--charset", help="the characters, if not those of --texts")
-    command.add_argument("--tokens", choices=("characters", "words"), default="characters")
+    command.add_argument("--tokens", choices=("characters", "words", "pairs"), default="characters")
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(run=run_policy_new)
     bench = commands.add_parser("bench", help="what a step or a test of code costs, against its ideal")

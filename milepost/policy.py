@@ -34,6 +34,8 @@ _PATTERNS = {
     "characters": r"[\s\S]",
     # Digits singly, so that numbers never seen are known; every blank is a token, so that decoding is exact.
     "words": r"\d|[^\W\d]+|[\s\S]",
+    # Digits in pairs from the left: an id of two digits is one token, and copying it one step.
+    "pairs": r"\d{1,2}|[^\W\d]+|[\s\S]",
 }
 
 
@@ -60,7 +62,7 @@ def new_policy(
     *,
     texts: Iterable[str] | None = None,
     charset: str | None = None,
-    tokens: Literal["characters", "words"] = "characters",
+    tokens: Literal["characters", "words", "pairs"] = "characters",
     size: str = "tiny",
     layers: int | None = None,
     width: int | None = None,
@@ -132,8 +134,10 @@ def vocabulary(texts: Iterable[str] | None, charset: str | None, tokens: str) ->
         raise RecipeError(
             f'policy new: tokens = {tokens!r} is not one of {", ".join(_PATTERNS)}; "characters" always works'
         )
-    if tokens == "words" and texts is None:
-        raise RecipeError('policy new: tokens = "words" needs texts to take the words from; use "characters" without them')
+    if tokens != "characters" and texts is None:
+        raise RecipeError(
+            f'policy new: tokens = "{tokens}" needs texts to take the words from; use "characters" without them'
+        )
     if texts is not None and charset is not None:
         raise RecipeError("policy new: give texts or charset, not both; texts already brings its own characters")
     if texts is None:
@@ -141,7 +145,8 @@ def vocabulary(texts: Iterable[str] | None, charset: str | None, tokens: str) ->
     else:
         split = _splitter(tokens)
         pieces = {piece for text in texts for piece, _ in split.pre_tokenize_str(text)}
-        pieces |= {*"0123456789 \n"} if tokens == "words" else set()
+        pieces |= {*"0123456789 \n"} if tokens != "characters" else set()
+        pieces |= {f"{pair:02}" for pair in range(100)} if tokens == "pairs" else set()
     pieces.discard("")
     if not pieces:
         raise RecipeError("policy new: the vocabulary would be empty; give texts or a charset with at least one character")

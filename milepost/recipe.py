@@ -60,7 +60,9 @@ class NewPolicySection(Section):
     width: int = setting(0, "0: the size's own", ge=0)
     heads: int = setting(0, "0: the size's own", ge=0)
     texts: str = setting("", "module:NAME of a text (or texts) that holds the whole vocabulary; empty: printable ASCII")
-    tokens: Literal["characters", "words"] = setting("characters", "words of `texts` with digits singly, or characters")
+    tokens: Literal["characters", "words", "pairs"] = setting(
+        "characters", "or words of `texts` with digits singly (words) or in pairs (pairs: an id of two digits is one token)"
+    )
     context: int = setting(2048, "longest sequence", ge=16)
     seed: int = setting(0, "of the weights", ge=0)
 
@@ -69,8 +71,10 @@ class NewPolicySection(Section):
         changed = [key for key, field in type(self).model_fields.items() if getattr(self, key) != field.default]
         if self.size == "" and changed:
             raise ValueError(f'model.new.{changed[0]} does nothing without model.new.size; set it to "tiny" or remove both')
-        if self.tokens == "words" and not self.texts:
-            raise ValueError('model.new.tokens = "words" needs model.new.texts to take them from; "characters" does not')
+        if self.tokens != "characters" and not self.texts:
+            raise ValueError(
+                f'model.new.tokens = "{self.tokens}" needs model.new.texts to take the words from; "characters" does not'
+            )
         return self
 
 

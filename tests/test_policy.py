@@ -118,6 +118,15 @@ def test_an_existing_folder_is_never_overwritten(tmp_path):
         new_policy(tmp_path / "p")
 
 
+def test_digits_in_pairs_make_an_id_one_token():
+    pieces = vocabulary(["order 17 late"], None, "pairs")
+    assert {f"{pair:02}" for pair in range(100)} | {*"0123456789", "order", "late", " ", "\n"} == set(pieces)
+    tokenizer = make_tokenizer(pieces, "pairs", 64)
+    ids = tokenizer.encode("order 17 late 305")
+    assert [tokenizer.decode([i]) for i in ids] == ["order", " ", "17", " ", "late", " ", "30", "5"]
+    assert tokenizer.decode(ids) == "order 17 late 305"
+
+
 def test_a_recipe_names_its_own_new_policy(tmp_path, monkeypatch):
     monkeypatch.setenv("MILEPOST_CACHE", str(tmp_path))
     new = {"size": "tiny", "layers": 1, "width": 16, "heads": 2, "texts": "milepost.envs.desk:WORDS", "tokens": "words"}
