@@ -14,6 +14,7 @@ from milepost.verifiers.math_units import Unit, read_unit
 from milepost.verifiers.math_value import DIGITS, POINTS, NoValue, TooLarge, exact, numeric, same_value, symbols
 
 MAX_ITEMS = 100
+_ALL_REALS: Node = ("group", "(", ")", (("neg", ("const", "infty")), ("const", "infty")))
 _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
@@ -52,6 +53,8 @@ def same(gold: Node, answer: Node, policy: Policy) -> bool:
 def _simple(node: Node) -> Node:
     while node[0] == "paren":
         node = node[1]
+    if node == _ALL_REALS:
+        return ("word", "set of R")
     if node[0] == "rel" or not _contains(node, "pm"):
         return node
     values = (_signed(node, "+"), _signed(node, "-"))
@@ -82,6 +85,8 @@ def _collections(gold: Node, answer: Node, policy: Policy) -> bool:
         return pair and _each(group[3], items[1], policy)
     if {gold[0], answer[0]} == {"union", "list"} or {gold[0], answer[0]} == {"union", "set"}:
         left, right = _intervals(left), _intervals(right)
+    if len(right) > 3 * len(left) + 3:  # too many repetitions to sort out, if that is what they are
+        return False
     if gold[0] == "set" or answer[0] == "set":
         left, right = _distinct(left, policy), _distinct(right, policy)
     return _unordered(left, right, policy)
@@ -262,6 +267,8 @@ def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
         if gold_unit.factor != answer_unit.factor:
             answer = ("*", answer, ("num", answer_unit.factor / gold_unit.factor))
     if "pct" in (gold[0], answer[0]):
+        if gold_unit or answer_unit:
+            return gold[0] == answer[0] and same(gold, answer, policy)
         return _percent(gold, answer, policy)
     return same(gold, answer, policy)
 

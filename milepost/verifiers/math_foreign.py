@@ -17,7 +17,7 @@ MAX_CHARACTERS = 300
 _COMMANDS = re.compile(
     r"\\(?:i?int|oint|sum|prod|lim|det|infty|mathbb|setminus|cap|mid|partial)(?![a-z])|[bpv]matrix\}|\\prime|\bmod\b"
 )
-_BOMB = re.compile(r"\d{7,}|!|\^\s*\{[^{}]*\^|\^\s*\{?\s*-?\d{4,}|\*\*|\^[^{}]{0,3}\^")
+_BOMB = re.compile(r"\d{7,}|binom\W*\d{4,}|!|\^\s*\{[^{}]*\^|\^\s*\{?\s*-?\d{4,}|\*\*|\^[^{}]{0,3}\^")
 
 
 def is_foreign(text: str) -> bool:

@@ -145,6 +145,8 @@ class _Reader(Scanner):
         symbol = self.peek()
         if symbol == "|":
             return not self.bars
+        if re.compile(r"\\text\s*\{\s*(?:or|and)\s*\}").match(self.text, self.at):
+            return False
         if symbol.startswith("\\"):
             return symbol in _SYMBOLS or symbol[1:] in FUNCTIONS or symbol in (
                 r"\frac", r"\pi", r"\sqrt", r"\text", r"\binom", r"\lfloor", r"\lceil", r"\infty", r"\lvert",
@@ -328,6 +330,8 @@ class _Reader(Scanner):
             ):
                 inner = adjacent(inner, self.factor())
             arguments = (inner,)
+        if power == ("neg", ("num", Fraction(1))) and f"arc{name}" in FUNCTIONS:
+            return ("fn", f"arc{name}", arguments)
         if power is not None and power[0] == "neg":
             raise Unreadable(f"{name}^-1 may be an inverse or a reciprocal")
         node: Node = ("fn", name, arguments if base is None else (*arguments, base))

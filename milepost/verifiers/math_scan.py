@@ -40,8 +40,6 @@ def as_word(text: str) -> str | None:
     inner = text
     if match := re.fullmatch(r"\(?\s*\\text\{([^{}]*)\}\s*\)?", text):
         inner = match[1].strip()
-        if re.search(r"\d", inner):
-            return None
     elif not _are_words(text):
         return None
     inner = " ".join(inner.casefold().strip(" .'\"").split())
@@ -144,6 +142,10 @@ class Scanner:
         if re.fullmatch(r"\d{1,3}(?:\.\d{3})+,\d{1,2}", digits):
             digits = digits.replace(".", "").replace(",", ".")
         value = Fraction(digits.replace(",", "").rstrip(".") or "0")
+        if "." in digits and (repeated := re.compile(r"\\(?:overline|bar)\s*\{(\d{1,50})\}").match(self.text, self.at)):
+            self.at = repeated.end()  # 0.1(6) is 0.1 + 6/90
+            places = len(digits.partition(".")[2])
+            return ("num", value + Fraction(int(repeated[1]), (10 ** len(repeated[1]) - 1) * 10**places))
         if "." not in digits and (base := re.compile(r"_\{?\s*(\d{1,2})\s*\}?").match(self.text, self.at)):
             self.at = base.end()
             return ("base", digits.lstrip("0") or "0", int(base[1]))

@@ -55,11 +55,19 @@ def plain(text: str) -> str:
     text = "".join(_one(c) for c in text).translate(_SIGNS)
     text = text.replace(r"\%", "%")
     text = re.sub(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])\s*", "", text)
-    text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
-    text = re.sub(r"\\(?:mathbf|mathrm|mathit|textbf|textit|textrm|mbox|operatorname)\s*\{", r"\\text{", text)
+    text = re.sub(r"\\[dtc](frac|binom)(?![A-Za-z])", r"\\\1", text)
+    text = re.sub(
+        r"\\(?:mathbf|mathrm|mathit|textbf|textit|textrm|textsf|boldsymbol|bm|mbox|operatorname)\s*\{", r"\\text{", text
+    )
+    text = re.sub(r"\\text\s*\{\s*(-?[\d.][^{}]*)\}", r" \1 ", text)
+    text = re.sub(r"\\text\s*\{\s*([A-Za-z](?:\s*,\s*[A-Za-z])+)\s*\}", r" \1 ", text)
+    text = re.sub(r"\\text\s*\{\s*\(([A-Za-z ]{2,})\)\s*\}", r"\\text{ \1}", text)
+    text = text.replace(r"\langle", "(").replace(r"\rangle", ")")
+    text = re.sub(r"\A\s*(\*\*|`|\$?\*)([^*`]+)\1\s*\Z", r"\2", text)
+    text = re.sub(r",\\!\s*(?=\d{3}(?!\d))", ",", text)
     text = re.sub(r"\{,\}|(?<=\d)\\[,!](?=\d{3}(?!\d))", ",", text)
     text = re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", ",", text)
-    text = re.sub(r"(?<!\\)\\(?:[,;:! ]|quad(?![a-z])|qquad(?![a-z]))|~|[\u00a0\u2000-\u200b\u202f\u3000]", " ", text)
+    text = re.sub(r"(?<!\\)\\(?:[,;:! ]|quad(?![a-z])|qquad(?![a-z]))|(?<=.)~|[\u00a0\u2000-\u200b\u202f\u3000]", " ", text)
     text = re.sub(r"(?<!\\)\\[()\[\]]|\$\$", " ", text).strip()
     return _dollars(text).strip()
 
