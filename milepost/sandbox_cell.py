@@ -141,7 +141,7 @@ class Cell:
                     return
                 if name == "results":
                     self._heard = time.monotonic()
-                if len(kept) + len(chunk) > most and name != "err":
+                if len(kept) + len(chunk) > most and (name == "results" or (name == "out" and self._limits.stop_at_output)):
                     self._stop("output")
                 kept += chunk[: max(0, most - len(kept))]
 

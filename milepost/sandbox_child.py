@@ -111,10 +111,10 @@ def _find(module: types.ModuleType, path: str) -> Any:
     return found
 
 
-def _answer(module: types.ModuleType, entry: str, args: Any, kwargs: Any) -> list[Any]:
+def _answer(module: types.ModuleType, entry: str, args: Any, kwargs: Any, after: bool) -> list[Any]:
     try:
         value = _find(module, entry)(*args, **kwargs)
-        return ["value", encode(value), encode(list(args))]
+        return ["value", encode(value), encode(list(args)) if after else None]
     except KeyError as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None and entry not in module.__dict__:
             return ["error", ["NameError"], f"the code defines no {entry}"]
@@ -137,7 +137,7 @@ def _calls(job: dict[str, Any]) -> int:
         return 1
     _write_all(RESULTS, (json.dumps([job["first"] - 1, "loaded", None, None]) + "\n").encode())
     for index, (args, kwargs) in enumerate(job["calls"], job["first"]):
-        record = [index, *_answer(module, job["entry"], decode(args), decode(kwargs))]
+        record = [index, *_answer(module, job["entry"], decode(args), decode(kwargs), job["after"])]
         _write_all(RESULTS, (json.dumps(record) + "\n").encode())
     return 0
 
@@ -198,7 +198,7 @@ def _solution(job: dict[str, Any]) -> int:
             args, kwargs = _receive()
         except EOFError:
             return 0
-        _send(_answer(module, job["entry"], decode(args), decode(kwargs)))
+        _send(_answer(module, job["entry"], decode(args), decode(kwargs), job["after"]))
 
 
 class SolutionDied(BaseException):
@@ -231,8 +231,8 @@ class _StandIn:
             _send([encode(list(args)), encode(kwargs)])
             kind, *rest = _receive()
             if kind == "value":
-                value, after = decode(rest[0]), decode(rest[1])
-                for mine, theirs in zip(args, after if self.in_place and isinstance(after, list) else ()):
+                value, after = decode(rest[0]), decode(rest[1]) if self.in_place else ()
+                for mine, theirs in zip(args, after if isinstance(after, list) else ()):
                     _copy_back(mine, theirs)
                 return value
             names, text = rest

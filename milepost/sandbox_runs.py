@@ -33,11 +33,12 @@ class Limits:
     file_mb: int = 16
     """One file."""
     out_bytes: int = 1 << 20
-    """Standard output; a run that prints more is ended."""
+    """Standard output; a run that prints more is ended, unless `stop_at_output` is off: then the rest is thrown away."""
     err_bytes: int = 1 << 16
     """Standard error; what is beyond is thrown away."""
     results_bytes: int = 8 << 20
     """All records together; a run that writes more is ended."""
+    stop_at_output: bool = True
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,16 @@ def program(code: str, stdin: str = "", limits: Limits = Limits()) -> Run:
 
 
 def calls(
-    code: str, entry: str, arguments: Sequence[tuple[Sequence, dict]], limits: Limits = Limits(), first: int = 0
-) -> Run:
+    code: str, entry: str, arguments: Sequence[tuple[Sequence, dict]], limits: Limits = Limits(), first: int = 0,
+    after: bool = True,
+) -> Run:  # fmt: skip
     """The function `entry` of the code, called once per (args, kwargs) in one process. "Class.method" makes an instance for
-    each call. Records: [index, "value", encoded value, encoded args afterwards] or [index, "error", class names, text];
-    `first` is the first index, and before it stands [first − 1, "loaded", None, None].
+    each call. Records: [index, "value", encoded value, encoded args afterwards if `after`] or [index, "error", class names,
+    text]; `first` is the first index, and before it stands [first − 1, "loaded", None, None].
     """
     sent = [[encode(list(args)), encode(dict(kwargs))] for args, kwargs in arguments]
-    return Run(({"role": "calls", "code": code, "entry": entry, "calls": sent, "first": first},), limits)
+    job = {"role": "calls", "code": code, "entry": entry, "calls": sent, "first": first, "after": after}
+    return Run((job,), limits)
 
 
 def checks(
@@ -71,7 +74,7 @@ def checks(
     "bad", text, number of calls of the function]. `in_place`: tests look at what the function did to its arguments.
     """
     judge = {"role": "tests", "entry": entry, "tests": list(tests), "setup": setup, "in_place": in_place}
-    return Run((judge, {"role": "solution", "code": code, "entry": entry}), limits)
+    return Run((judge, {"role": "solution", "code": code, "entry": entry, "after": in_place}), limits)
 
 
 @dataclass(frozen=True)

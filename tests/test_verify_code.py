@@ -312,6 +312,33 @@ def test_a_sandbox_that_fails_is_an_unscorable_answer() -> None:
         examine("x = 1", ADD, sandbox=Down())
 
 
+def test_functions_may_be_chatty_but_programs_may_not(box: Sandbox) -> None:
+    assert paid(box, "def add(a, b):\n    print('x' * 300_000)\n    return a + b", ADD) == 1.0
+    assert paid(box, "def add(a, b):\n    return 'x' * 300_000", ADD) == 0.0
+    verdict = score(answer=fenced("print('x' * 300_000)"), gold=SUM, sandbox=box)
+    assert verdict["score"] == 0.0 and "printed too much" in verdict["compared"]
+
+
+def test_imports_from_the_future_stand_before_the_prefix(box: Sandbox) -> None:
+    code = """
+        from __future__ import annotations
+        def below(xs: Nothing) -> No:
+            return [x for x in xs if x < 10]
+    """
+    assert paid(box, code, HUMAN_EVAL) == 1.0
+
+
+def test_more_records_than_calls_do_no_harm(box: Sandbox) -> None:
+    code = r"""
+        import os
+        os.write(3, b"".join(b'[%d, "value", 2, null]\n' % i for i in range(-1, 500)))
+        def add(a, b):
+            return a + b
+    """
+    assert paid(box, code, ADD) == 0.0
+    assert paid(box, code, ADD, mode="fraction") == 0.0
+
+
 def test_two_hundred_right_answers_at_once() -> None:
     with Sandbox(2, limits=Limits(memory_mb=96)) as box:
         items = [(fenced(f"def add(a, b):\n    return a + b  # {number}"), ADD) for number in range(200)]

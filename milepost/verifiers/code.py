@@ -54,25 +54,41 @@ _Judging = Generator[list[Run], list[Ran], list[Outcome]]
 def _judge(problem: Problem, code: str, limits: Limits, stop_early: bool, only_visible: bool) -> _Judging:
     count = sum(problem.visible) if only_visible else len(problem.tests)
     problem = replace(problem, tests=problem.tests[:count], visible=problem.visible[:count])
-    glue = "" if not problem.prefix or problem.prefix.endswith("\n") else "\n"
     judge = {"functions": _judge_functions, "programs": _judge_programs, "assertions": _judge_assertions}[problem.kind]
-    return (yield from judge(problem, problem.prefix + glue + code, limits, stop_early)) if count else []
+    return (yield from judge(problem, _with_prefix(problem.prefix, code), limits, stop_early)) if count else []
+
+
+def _with_prefix(prefix: str, code: str) -> str:
+    """Imports from __future__ must stand first."""
+    if not prefix:
+        return code
+    first = "".join(line + "\n" for line in re.findall(r"^from __future__ import [^\n]*", code, re.MULTILINE))
+    rest = re.sub(r"^from __future__ import [^\n]*", "", code, flags=re.MULTILINE)
+    return f"{first}{prefix}{'' if prefix.endswith(chr(10)) else chr(10)}{rest}"
+
+
+def _room(limits: Limits, *texts: str) -> Limits:
+    """Room for what is expected and as much again; whatever is longer is wrong, and many of it would fill the memory."""
+    size = (1 << 16) + 8 * sum(map(len, texts))
+    return replace(limits, out_bytes=size, err_bytes=1 << 14, results_bytes=size)
 
 
 def _judge_functions(problem: Problem, code: str, limits: Limits, stop_early: bool) -> _Judging:
     """All calls in one process; after a call that ended it, the others in a new one, within the same total time."""
     outcomes: list[Outcome] = []
     left = limits.seconds
+    arguments = [(test["args"], test.get("kwargs", {})) for test in problem.tests]
+    after = any("expected_args" in test for test in problem.tests)
+    room = replace(_room(limits, repr(problem.tests)), stop_at_output=False)
     while len(outcomes) < len(problem.tests) and left > 0 and not (stop_early and not all(o.passed for o in outcomes)):
         first = len(outcomes)
-        arguments = [(test["args"], test.get("kwargs", {})) for test in problem.tests[first:]]
-        [ran] = yield [calls(code, problem.entry, arguments, replace(limits, seconds=left), first=first)]
+        [ran] = yield [calls(code, problem.entry, arguments[first:], replace(room, seconds=left), first, after)]
         left -= ran.seconds
         records = _usable(ran)
         if not records or records[0][0] != first - 1:  # it does not even load: no use in trying again
             outcomes.append(Outcome(False, problem.visible[first], f"not loaded: {_reason(ran)}"))
             break
-        outcomes += [_compare(problem, record) for record in records[1 : 1 + len(arguments)]]
+        outcomes += [_compare(problem, record) for record in records[1 : 1 + len(arguments) - first]]
         if len(outcomes) < len(problem.tests):
             outcomes.append(Outcome(False, problem.visible[len(outcomes)], f"no result: {_reason(ran)}"))
     return outcomes + _not_run(problem, len(outcomes))
@@ -101,7 +117,7 @@ def _judge_programs(problem: Problem, code: str, limits: Limits, stop_early: boo
     while len(outcomes) < len(problem.tests) and not (stop_early and not all(o.passed for o in outcomes)):
         batch = problem.tests[len(outcomes) : len(outcomes) + portion]
         own = replace(limits, seconds=limits.idle_seconds or limits.seconds)
-        ran = yield [program(code, test.get("input", ""), own) for test in batch]
+        ran = yield [program(code, test.get("input", ""), _room(own, test["output"])) for test in batch]
         for test, one in zip(batch, ran):
             _usable(one)
             right = same_text(one.out, test["output"], problem.rule, blanks=problem.blanks)
@@ -116,8 +132,8 @@ def _judge_programs(problem: Problem, code: str, limits: Limits, stop_early: boo
 
 def _judge_assertions(problem: Problem, code: str, limits: Limits, stop_early: bool) -> _Judging:
     setup = "\n".join((problem.prefix, problem.setup))
-    run = checks(code, problem.entry, problem.tests, setup, replace(limits, idle_seconds=None), problem.in_place)
-    [ran] = yield [run]
+    own = replace(_room(limits, *problem.tests), idle_seconds=None, stop_at_output=False)
+    [ran] = yield [checks(code, problem.entry, problem.tests, setup, own, problem.in_place)]
     if ran.other is not None:
         _usable(ran.other)
     outcomes = []
@@ -211,8 +227,11 @@ def score_many(
         judgings[index] = _judge(problem, code, limits, mode == "all", False)
     if judgings:
         sandbox = sandbox or shared_sandbox(memory_mb, tuple(packages), allow_plain)
-        for index, outcomes in zip(judgings, _drive(list(judgings.values()), sandbox)):
-            verdicts[index] = _verdict(codes[index], outcomes, mode)
+        indices = list(judgings)
+        for at in range(0, len(indices), 256):  # the results of all at once would fill the memory
+            portion = indices[at : at + 256]
+            for index, outcomes in zip(portion, _drive([judgings[index] for index in portion], sandbox)):
+                verdicts[index] = _verdict(codes[index], outcomes, mode)
     return [verdicts[index] for index in range(len(items))]
 
 
