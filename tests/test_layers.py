@@ -17,6 +17,7 @@ LAYERS = [
      "sandbox_keeper", "sandbox_main", "sandbox_runs", "sandbox_runtime", "sandbox_probe", "sandbox_cell", "sandbox",
      "verifiers.code_gold", "verifiers.code",
      "verifiers.extract", "verifiers.json_schema", "verifiers.call_formats", "verifiers.toolcalls",
+     "verifiers.repetition", "verifiers.format",
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_parse", "verifiers.math_value",
      "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math",
      "reward_checks", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",

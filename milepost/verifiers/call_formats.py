@@ -112,6 +112,20 @@ def _too_deep(value: Any) -> bool:
     return True
 
 
+def json_alone(text: str) -> tuple[Any, str | None]:
+    """(the one JSON value that a text is, None), or (what was read of it, the fault: a key of FAULTS)."""
+    value, end, fault = _object_at(text, 0)
+    rest = text[end:].strip()
+    if value is not _NOTHING and rest:
+        return value, "several_objects" if rest[:1] in ("{", "[") else "not_json"
+    return (None if value is _NOTHING else value), fault
+
+
+def fenced(text: str) -> list[str]:
+    """The contents of the complete fenced blocks that are unmarked or marked as JSON."""
+    return [body.strip() for body in _FENCED.findall(text)]
+
+
 def _call(value: Any, keys: Sequence[str], decode_twice: bool, *, encoded: bool = False) -> Made:
     """encoded: the arguments are a JSON text by the format's own rule, so that decoding them once is no mistake."""
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or not value["name"]:
@@ -187,19 +201,18 @@ _FENCED = re.compile(r"```(?:json|JSON|python|tool_call)?[ \t]*+\n(.*?)```", re.
 def _json(said: str, lone: Mapping[str, str], decode_twice: bool) -> Iterator[Made]:
     text = said.strip()
     if text[:1] not in ("{", "["):
-        blocks = _FENCED.findall(text)
+        blocks = fenced(text)
         if not blocks:
             return
-        text = blocks[-1].strip()
+        text = blocks[-1]
     yield from _listed(text, decode_twice)
 
 
 def _listed(text: str, decode_twice: bool) -> Iterator[Made]:
     """The calls of a text that is one JSON value: a call, a list of calls, or a message with tool_calls."""
-    value, end, fault = _object_at(text, 0)
-    rest = text[end:].strip()
-    if value is _NOTHING or rest or fault:
-        yield Made(fault=("several_objects" if rest[:1] in ("{", "[") else "not_json") if rest else fault or "not_json")
+    value, fault = json_alone(text)
+    if fault:
+        yield Made(fault=fault)
         return
     if isinstance(value, Mapping) and isinstance(value.get("tool_calls"), list):
         value = value["tool_calls"]

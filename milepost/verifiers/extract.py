@@ -124,7 +124,12 @@ def _last(found: Sequence[str], name: str, missing: str) -> tuple[str | None, st
 
 def blank(text: str) -> bool:
     """Whether there is nothing to be seen: spaces, and characters without width."""
-    return not _INVISIBLE.sub("", text).strip()
+    return not seen(text).strip()
+
+
+def seen(text: str) -> str:
+    """The text without characters that have no width."""
+    return _INVISIBLE.sub("", text)
 
 
 # --- boxes ----------------------------------------------------------------------------------------------------------
