@@ -99,10 +99,14 @@ def _judge(gold: Gold, text: str, policy: Policy) -> tuple[bool, bool]:
     return right, answer[0] != "word" or gold.tree[0] in ("word", "sym")
 
 
+_FORMULA = re.compile(r"\W*[A-J]\W?\s*[+*/^=<>&|]")
+_ANOTHER = re.compile(r"(?:[,;]|\b(?:or|and|no|not|maybe)\b)\W*[A-J]\b")
+
+
 def _choice(text: str) -> str | None:
-    """The letter that an answer chooses; none where it goes on as a formula: A + 1."""
+    """The letter that an answer chooses; none where it goes on as a formula (A + 1) or with another (E - no, A)."""
     bare = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", plain(text[:2000]))
-    return None if re.match(r"\W*[A-J]\W?\s*[+*/^=<>&|]", bare) else choice(text) or choice(bare)
+    return None if _FORMULA.match(bare) or _ANOTHER.search(bare) else choice(text) or choice(bare)
 
 
 def _judge_foreign(gold: Gold, text: str) -> tuple[bool, bool]:

@@ -175,6 +175,8 @@ def _value_of(node: Node, policy: Policy) -> Node | None:
     if not sides or any(side[0] == "rel" for side in sides):
         return None
     exactly = replace(policy, rel_tol=Fraction(0), abs_tol=Fraction(0))
+    if sides[-1][0] in ("sym", "word") and node[2][0][0] in ("sym", "word"):
+        return None  # "A = E" names two answers
     if symbols(node[2][0]) and not _is_name(node[2][0]):
         return None
     return sides[-1] if all(same(side, sides[-1], exactly) for side in sides[:-1]) else None
@@ -217,7 +219,7 @@ def _same_relation(gold: Node, answer: Node) -> bool:
             for signs, sides in (answer[1:], flipped)
         )
     sign, other = gold[1][0], answer[1][0]
-    if sign == "in" or other == "in" or symbols(gold) != symbols(answer):
+    if symbols(gold) != symbols(answer):
         return False
     ratio = _ratio(("-", *gold[2]), ("-", *answer[2]))
     if ratio is None:

@@ -18,7 +18,17 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from milepost.verifiers.math_scan import FUNCTIONS, SCALES, Node, Scanner, Unreadable, adjacent, as_word, is_product
+from milepost.verifiers.math_scan import (
+    FUNCTIONS,
+    SCALES,
+    SYMBOLS,
+    Node,
+    Scanner,
+    Unreadable,
+    adjacent,
+    as_word,
+    is_product,
+)
 from milepost.verifiers.math_text import MAX_ANSWER_CHARACTERS, plain, unwrap
 
 MAX_DEPTH = 40
@@ -27,9 +37,6 @@ _RELATIONS = {
     r"\geq": ">=", r"\geqslant": ">=", r"\lt": "<", r"\gt": ">", r"\ne": "!=", r"\neq": "!=", "==": "=", "!=": "!=",
     r"\in": "in", r"\approx": "=", r"\equiv": "=", ":=": "=",
 }  # fmt: skip
-_GREEK = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi
-varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell"""
-_SYMBOLS = frozenset("\\" + name for name in _GREEK.split())
 
 
 def parse(text: str, grouped: bool = True) -> Node:
@@ -59,10 +66,7 @@ class _Reader(Scanner):
         items = self.items(top=True)
         if self.peek():
             raise Unreadable(f"what is {self.text[self.at : self.at + 20]!r}?")
-        if len(items) == 1:
-            return items[0]
-        values = _assigned(items)
-        return ("list", tuple(values))
+        return items[0] if len(items) == 1 else ("list", tuple(_assigned(items)))
 
     def items(self, top: bool = False) -> list[Node]:
         items = [self.relation()]
@@ -83,11 +87,9 @@ class _Reader(Scanner):
             signs.append(_RELATIONS[symbol])
             sides.append(self.union())
         self.depth -= 1
-        if not signs:
-            return sides[0]
-        if signs == ["in"]:
-            return sides[1]
-        return ("rel", tuple(signs), tuple(sides))
+        if "in" in signs:
+            return _domain(signs, sides)
+        return ("rel", tuple(signs), tuple(sides)) if signs else sides[0]
 
     def union(self) -> Node:
         parts = [self.sum()]
@@ -148,7 +150,7 @@ class _Reader(Scanner):
         if re.compile(r"\\text\s*\{\s*(?:or|and)\s*\}").match(self.text, self.at):
             return False
         if symbol.startswith("\\"):
-            return symbol in _SYMBOLS or symbol[1:] in FUNCTIONS or symbol in (
+            return symbol in SYMBOLS or symbol[1:] in FUNCTIONS or symbol in (
                 r"\frac", r"\pi", r"\sqrt", r"\text", r"\binom", r"\lfloor", r"\lceil", r"\infty", r"\lvert",
             )  # fmt: skip
         if symbol.isalpha():
@@ -263,7 +265,7 @@ class _Reader(Scanner):
             return ("const", name[1:])
         if name in (r"\emptyset", r"\varnothing"):
             return ("set", ())
-        if name in _SYMBOLS:
+        if name in SYMBOLS:
             return self.subscripted(name)
         if name[1:] in FUNCTIONS:
             return self.function(name[1:])
@@ -382,6 +384,14 @@ class _Reader(Scanner):
         self.need("{")
         self.at = self.text.index("}", self.at) + 1 if "}" in self.text[self.at :] else len(self.text)
         return ("matrix", tuple(rows))
+
+
+def _domain(signs: list[str], sides: list[Node]) -> Node:
+    """Of "x in [1, 2]" the interval. Anything else may name two answers."""
+    of = sides[1]
+    if signs != ["in"] or sides[0][0] != "sym" or not (of[0] in ("group", "set", "union") or of[1:] == ("set of R",)):
+        raise Unreadable("this is not a symbol in a set")
+    return of
 
 
 def _is_row(node: Node) -> bool:

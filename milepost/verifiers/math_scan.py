@@ -15,8 +15,11 @@ class Unreadable(ValueError):
 
 FUNCTIONS = {
     "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg",
-    "exp", "sqrt", "abs", "gcd", "lcm", "min", "max", "floor", "ceil",
+    "exp", "sqrt", "abs", "gcd", "lcm", "floor", "ceil",
 }  # fmt: skip
+_GREEK = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi
+varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell"""
+SYMBOLS = frozenset("\\" + name for name in _GREEK.split())
 SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 # Words after a number that change the value or name another one: such a text is no quantity.
 _OTHER_WORDS = """or and not no to if is are either neither nor maybe perhaps about approximately almost nearly over times

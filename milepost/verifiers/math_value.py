@@ -138,8 +138,6 @@ def _integer_root(n: int, degree: int) -> int | None:
 
 def _function(name: str, values: list[Fraction]) -> Fraction | None:
     integers = [int(v) for v in values] if all(v.denominator == 1 for v in values) else None
-    if name in ("min", "max"):
-        return (min if name == "min" else max)(values)
     if name == "abs" and len(values) == 1:
         return abs(values[0])
     if name in ("floor", "ceil") and len(values) == 1:
@@ -284,8 +282,6 @@ class _Numeric:
             if max(map(abs, values)) > MAX_BITS // 16:
                 raise TooLarge
             return mp.binomial(*values)
-        if name in ("min", "max") and values and not any(mp.im(v) for v in values):
-            return (min if name == "min" else max)(values)
         if len(values) != 1:
             raise NoValue(f"{name} of {len(values)} values")
         value = values[0]
