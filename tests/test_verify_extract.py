@@ -112,6 +112,11 @@ def test_a_long_listing_pays_for_its_last_entry_only():
     (r"<reasoning>\boxed{1}</think>\boxed{2}", None),  # closed by another tag: not closed
     (r"[THINK]\boxed{1}[/THINK]\boxed{2}", "2"),
     (r"◁think▷\boxed{1}", None),
+    (r"◁think▷\boxed{1}◁/think▷\boxed{2}", "2"),
+    (r"<|begin_of_thought|>\boxed{1}", None),
+    (r"<|begin_of_thought|>\boxed{1}<|end_of_thought|>\boxed{2}", "2"),
+    (r"<|START_THINKING|>\boxed{1}<|END_THINKING|>\boxed{2}", "2"),
+    (r"<scratchpad>\boxed{1}", None),
     ("\\boxed{1}<|im_end|>\\boxed{2}", "1"),
     ("\\boxed{1}<|eot_id|><|start_header_id|>user<|end_header_id|>\\boxed{2}", "1"),
     ("\\boxed{1}</s>\\boxed{2}", "1"),
@@ -193,6 +198,7 @@ def test_other_policies():
 @pytest.mark.parametrize(("text", "expected"), [
     ("E", "E"), ("(e)", "E"), ("[E]", "E"), ("E.", "E"), ("E)", "E"), ("E) 12", "E"), ("E: 7", "E"), ("E. because", "E"),
     ("E – both", "E"), (r"\text{E}", "E"), (r"$\textbf{(E)}$", "E"), ("**E**", "E"), (r"\(E\)", "E"), ("(E) 5", "E"),
+    ("Option E", "E"), (r"\text{Answer: (E)}", "E"), ("choice e", "E"), ("Option A or B", None), ("Options", None),
     ("", None), ("Z", None), ("A cat", None), ("A or B", None), ("A, B", None), ("A and B", None), ("(A) (B)", None),
     ("(A) or (B)", None), ("A: B", None), ("AB", None), ("A/B", None), ("A. B. C. D.", None), ("none", None),
     (r"\(A\) or \(B\)", None), ("A) or B)", None), ("5", None),

@@ -223,6 +223,11 @@ LLAMA, LIST = A.replace("arguments", "parameters"), f"[{A}, {F}]"
     ("react", f"Action:\n```json\n{A}\n```", ONE),
     ("react", 'Action: {"action": "add", "action_input": {"a": 1, "b": 2.5}}', ONE),
     ("react", "Action: look\nAction Input: a door", {"tools": TOOLS, "calls": [LOOK]}),
+    ("react", "Thought 1: see.\nAction 1: look[a door]\nObservation 1: red\nAction 2: stop[]",
+     {"tools": TOOLS, "calls": [LOOK]}),
+    ("react", 'Action: add\nAction Input: {"a": 1, "b": 2.5}\n- **Observation**: 3\nAction: stop\nAction Input: {}', ONE),
+    ("react", 'Action: add\nAction Input: {"a": 1, "b": 2.5}\n### Observation 1:\nAction: stop\nAction Input: {}', ONE),
+    ("react", 'Action: add[{"a": 1, "b": 2.5}]', ONE),
     ("react", "Thought: nothing to do.\nFinal Answer: 5", NONE),
 ])  # fmt: skip
 def test_formats(format, answer, gold):
@@ -249,6 +254,8 @@ def test_formats(format, answer, gold):
     ("react", 'Action: add\nAction Input: "{\\"a\\": 1}"', "double_encoded"),
     ("react", "Action: I add them\nAction Input: {}", "no_name"),
     ("react", "Action: nil\nAction Input: {}", "unknown_tool"),
+    ("react", "Action: add[1]", "arguments_not_object"),
+    ("react", "Action: add[a]", "not_json"),
     ("react", "Action: add\nAction Input: {} {}", "not_json"),
     ("react", f"Action: {A}{A}", "several_objects"),
 ])  # fmt: skip

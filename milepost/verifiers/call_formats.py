@@ -246,8 +246,11 @@ def _mistral(said: str, lone: Mapping[str, str], decode_twice: bool) -> Iterator
             yield _call({"name": named[1], "arguments": value}, ("arguments",), decode_twice)
 
 
-_LABEL = re.compile(r"^[ \t]*+(?:\*\*)?(thought|action input|action|observation|final answer)[ \t]*+(?:\*\*)?:(?:\*\*)?",
-                    re.IGNORECASE | re.MULTILINE)  # fmt: skip
+_LABEL = re.compile(
+    r"^[ \t>#*_-]*+(thought|action input|action|observation|final answer)(?:[ \t]+\d{1,3})?[ \t*_]*+:[*_]*+",
+    re.IGNORECASE | re.MULTILINE,
+)
+_BRACKETS = re.compile(r"([A-Za-z_][\w.-]{0,39})\[(.*)\]", re.ASCII | re.DOTALL)  # Search[Paris], as in the ReAct paper
 
 
 def _react(said: str, lone: Mapping[str, str], decode_twice: bool) -> Iterator[Made]:
@@ -262,8 +265,11 @@ def _react(said: str, lone: Mapping[str, str], decode_twice: bool) -> Iterator[M
         if label_name != "action":
             continue
         following = sections[index + 1] if index + 1 < len(sections) else ("", "")
+        brackets = _BRACKETS.fullmatch(content)
         if content[:1] in ("{", "["):
             yield from _blob(content, decode_twice)
+        elif brackets and following[0] != "action input":
+            yield _input(brackets[1], brackets[2].strip(), lone.get(brackets[1]), decode_twice)
         elif not _NAME.fullmatch(name := content.strip("`* \t")):
             yield Made(fault="no_name")
         elif following[0] != "action input":

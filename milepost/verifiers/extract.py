@@ -23,7 +23,11 @@ _ENDS = re.compile(
     r"<\|(?:im_end|im_start|eot_id|eom_id|endoftext|end_of_text|end_of_turn|end|return|user|assistant|start_header_id)\|>"
     r"|<(?:end|start)_of_turn>|</s>|<｜(?:end▁of▁sentence|User|Assistant)｜>|\[/?INST\]"
 )
-_REASONING = re.compile(r"<(/?)(think|thinking|thought|reasoning)[ \t]*>|\[(/?)(THINK)\]|◁(/?)(think)▷", re.IGNORECASE)
+_REASONING = re.compile(
+    r"</?(?:think|thinking|thoughts?|reasoning|reflection|analysis|scratchpad|seed:think)[ \t]*+>|\[/?THINK\]|◁/?think▷"
+    r"|<\|(?:begin|end)_of_thought\|>|<\|(?:start|end)_thinking\|>",
+    re.IGNORECASE,
+)
 _INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]+")
 
 
@@ -64,8 +68,9 @@ def own_turn(text: str, stops: Sequence[str] = ()) -> str:
 
 def _tag(found: re.Match[str]) -> tuple[bool, str]:
     """(whether it closes, a name that opening and closing tag share)."""
-    kind = 2 if found[2] else 4 if found[4] else 6
-    return bool(found[kind - 1]), f"{kind}{found[kind].lower()}"
+    text = found[0].lower()
+    name = re.sub(r"begin_of_|end_of_|start_|end_|[^a-z]", "", text)
+    return text[1] == "/" or text.startswith("<|end"), text[0] + name
 
 
 def extract(
@@ -217,7 +222,10 @@ _WRAPPED = re.compile(
     r"|\*\*(?P<bold>[^*]+)\*\*|\*(?P<thin>[^*]+)\*|`(?P<code>[^`]+)`|\{(?P<braces>[^{}]*)\})\s*[.]?\s*",
     re.DOTALL,
 )
-_LETTER = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|\[\s*([A-Za-z])\s*\]|([A-Za-z]))\s*(.*)", re.DOTALL)
+_LETTER = re.compile(
+    r"(?:(?:option|choice|answer)\b[\s:]*+)?(?:\(\s*([A-Za-z])\s*\)|\[\s*([A-Za-z])\s*\]|([A-Za-z]))\s*(.*)",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 def unwrap(text: str) -> str:
