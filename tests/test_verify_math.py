@@ -120,6 +120,7 @@ EQUAL = {
         ("even", "Even"), (r"\text{odd}", "odd"), ("New York", r"\text{New York}"), ("A", "A) 12"),
         ("D", r"\textbf{(D)}\ 12"), ("True", r"\text{true}"), ("no solution", r"\text{No solution}"),
     ],
+    "letters": [("2m", "2 m"), ("2 m", "2m"), ("2m+1", "1 + 2m"), ("3g", "3 g"), ("5 h", "5h"), ("-4 m", "-4m")],
     "foreign": [
         (r"\int_0^1 x dx", r"\frac{1}{2}"), (r"\sum_{k=1}^{10} k", "55"),
         (r"\begin{vmatrix}1&2\\3&4\end{vmatrix}", "-2"),

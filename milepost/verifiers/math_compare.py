@@ -53,6 +53,8 @@ def same(gold: Node, answer: Node, policy: Policy) -> bool:
 def _simple(node: Node) -> Node:
     while node[0] == "paren":
         node = node[1]
+    if node[0] == "neg" and node[1][0] in ("unit", "pct"):
+        return (node[1][0], ("neg", node[1][1]), *node[1][2:])
     if node == _ALL_REALS:
         return ("word", "set of R")
     if node[0] == "rel" or not _contains(node, "pm"):
@@ -259,6 +261,8 @@ def _names(gold: Node, answer: Node) -> bool:
 
 def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
     """Units first, then percent signs, then the numbers."""
+    if symbols(gold) or symbols(answer):
+        gold, answer = _as_product(gold), _as_product(answer)
     gold, gold_unit = _split(gold)
     answer, answer_unit = _split(answer)
     if policy.units == "strict" and (gold_unit is None) != (answer_unit is None):
@@ -275,11 +279,14 @@ def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
     return same(gold, answer, policy)
 
 
+def _as_product(node: Node) -> Node:
+    """2 m beside 2m or m + n: the letter is a symbol there."""
+    return ("*", node[1], ("sym", node[2])) if node[0] == "unit" and len(node[2]) == 1 and node[2].isalpha() else node
+
+
 def _split(node: Node) -> tuple[Node, Unit | None]:
     if node[0] == "unit":
         return _simple(node[1]), read_unit(node[2])
-    if node[0] == "neg" and node[1][0] == "unit":
-        return ("neg", node[1][1]), read_unit(node[1][2])
     return node, None
 
 

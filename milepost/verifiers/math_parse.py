@@ -27,6 +27,7 @@ from milepost.verifiers.math_scan import (
     Unreadable,
     adjacent,
     as_word,
+    assigned,
     is_product,
 )
 from milepost.verifiers.math_text import MAX_ANSWER_CHARACTERS, plain, unwrap
@@ -66,7 +67,7 @@ class _Reader(Scanner):
         items = self.items(top=True)
         if self.peek():
             raise Unreadable(f"what is {self.text[self.at : self.at + 20]!r}?")
-        return items[0] if len(items) == 1 else ("list", tuple(_assigned(items)))
+        return items[0] if len(items) == 1 else ("list", tuple(assigned(items)))
 
     def items(self, top: bool = False) -> list[Node]:
         items = [self.relation()]
@@ -396,14 +397,3 @@ def _domain(signs: list[str], sides: list[Node]) -> Node:
 
 def _is_row(node: Node) -> bool:
     return node[0] == "group" and node[1] == "[" and node[2] == "]"
-
-
-def _assigned(items: list[Node]) -> list[Node]:
-    """ "n = 2, 3, 4" and "x = 2 or x = 3" are lists of values of one symbol."""
-    first = items[0]
-    if first[0] == "rel" and first[1] == ("=",) and first[2][0][0] == "sym":
-        if all(item[0] != "rel" for item in items[1:]):
-            return [first[2][1], *items[1:]]
-        if all(item[0] == "rel" and item[1] == ("=",) and item[2][0] == first[2][0] for item in items):
-            return [item[2][1] for item in items]
-    return items

@@ -78,6 +78,17 @@ def adjacent(left: Node, right: Node) -> Node:
     return ("*", left, right)
 
 
+def assigned(items: list[Node]) -> list[Node]:
+    """ "n = 2, 3, 4" and "x = 2 or x = 3" are lists of values of one symbol."""
+    first = items[0]
+    if first[0] == "rel" and first[1] == ("=",) and first[2][0][0] == "sym":
+        if all(item[0] != "rel" for item in items[1:]):
+            return [first[2][1], *items[1:]]
+        if all(item[0] == "rel" and item[1] == ("=",) and item[2][0] == first[2][0] for item in items):
+            return [item[2][1] for item in items]
+    return items
+
+
 class Scanner:
     """Reads from `text` at `at`. Each method reads one construct, or nothing."""
 
