@@ -84,7 +84,7 @@ def _collections(gold: Node, answer: Node, policy: Policy) -> bool:
         # "1, 2" for the pair (1, 2): the same values in the same order.
         group, items = (gold, answer) if gold[0] == "group" else (answer, gold)
         pair = group[0] == "group" and items[0] == "list" and (group[1], group[2]) == ("(", ")")
-        return pair and _each(group[3], items[1], policy)
+        return pair and _by_name(items[1]) and _each(group[3], items[1], policy)
     if {gold[0], answer[0]} == {"union", "list"} or {gold[0], answer[0]} == {"union", "set"}:
         left, right = _intervals(left), _intervals(right)
     if len(right) > 3 * len(left) + 3:  # too many repetitions to sort out, if that is what they are
@@ -92,6 +92,12 @@ def _collections(gold: Node, answer: Node, policy: Policy) -> bool:
     if gold[0] == "set" or answer[0] == "set":
         left, right = _distinct(left, policy), _distinct(right, policy)
     return _unordered(left, right, policy)
+
+
+def _by_name(items: tuple[Node, ...]) -> bool:
+    """Whether the order is that of a point: false for "y = 2, x = 1"."""
+    names = [str(item[2][0]) for item in items if item[0] == "rel"]
+    return names == sorted(names)
 
 
 def _pieces(node: Node) -> tuple[Node, ...] | None:

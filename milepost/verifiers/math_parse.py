@@ -211,9 +211,10 @@ class _Reader(Scanner):
             return self.argument()
         if symbol in ("$", "€", "£", "¥"):
             self.at += 1
+            sign = -1 if self.take("-") else 1
             amount = self.number()
             scale = next((v for k, v in SCALES.items() if self.take_word(k)), 1)
-            return ("unit", ("num", amount[1] * scale), symbol)
+            return ("unit", ("num", amount[1] * scale * sign), symbol)
         if symbol.startswith("\\"):
             return self.command(symbol)
         if symbol.isalpha():

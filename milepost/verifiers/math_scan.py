@@ -26,7 +26,9 @@ _OTHER_WORDS = """or and not no to if is are either neither nor maybe perhaps ab
 plus minus negative half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths
 eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths squared cubed factorial divided by
 multiplied choose mod modulo wrong false but then else vs versus through until between less more than at least most for any
-all every other"""
+all every other below above zero root
+roots inverse reciprocal double triple twice thrice opposite short mistake incorrect correct under off away score base power
+exponent digits conjugate complement squares cubes answers"""
 _NO_UNITS = frozenset(_OTHER_WORDS.split())
 _TWO_LETTERS = "cm mm km dm nm kg mg lb oz ml cl dl hr hz kb mb gb tb kw mw kj ms ns us ft in yd mi pm am ha pa ev ma kv kn"
 _SHORT_UNITS = frozenset(_TWO_LETTERS.split())
