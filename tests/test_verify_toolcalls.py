@@ -168,6 +168,18 @@ def test_what_may_be_left_out(arguments, expected):
     assert score(answer=answer, gold={"tools": TOOLS, "calls": [FIND]})["score"] == expected
 
 
+def test_null_is_left_out_even_where_the_schema_takes_it():
+    rule = {
+        "type": "object",
+        "properties": {"x": {"type": "integer"}, "o": {"type": ["string", "null"]}},
+        "required": ["x"],
+    }
+    for written in ({"x": 1}, {"x": 1, "o": None}):
+        for expected in ({"x": 1}, {"x": 1, "o": None}):
+            gold = {"tools": [{"name": "f", "parameters": rule}], "calls": [{"name": "f", "arguments": expected}]}
+            assert score(answer=hermes(json.dumps({"name": "f", "arguments": written})), gold=gold)["score"] == 1
+
+
 def test_no_call_expected():
     ok = score(answer="It is 5 already.", gold=NONE)
     assert ok["score"] == 1 and ok["extractable"] is True

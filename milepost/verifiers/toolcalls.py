@@ -135,9 +135,7 @@ def _settled(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[st
     """With defaults for what was left out, and without null for what may be left out."""
     properties = schema.get("properties", {})
     required = schema.get("required", ())
-    given = {key: value for key, value in arguments.items()
-             if value is not None or key in required or key not in properties
-             or misfit({key: None}, {**schema, "required": []}) is None}  # fmt: skip
+    given = {k: v for k, v in arguments.items() if v is not None or k in required or k not in properties}
     defaults = {key: rule["default"] for key, rule in properties.items() if isinstance(rule, Mapping) and "default" in rule}
     return {**defaults, **given}
 
