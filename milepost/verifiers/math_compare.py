@@ -20,7 +20,7 @@ _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 @dataclass(frozen=True)
 class Policy:
-    """docs/verifiers.md says what each choice means for people."""
+    """What counts as the same; the head of `math` lists the choices for people."""
 
     percent: str = "lenient"
     """lenient: one side may lack the sign, for numbers above 1 (28% and 28); strict: 28% is 0.28 and nothing else."""
