@@ -43,7 +43,7 @@ TORCH_FREE = [
     "health.canary", "health.order", "health.preflight", "health.env_check", "profile", "tune", "report", "rollout",
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
     "envs.desk", "envs.maze_tasks", "envs.maze", "sandbox",
-    "verifiers.code", "verifiers.math", "turn_scorers",
+    "verifiers.code", "verifiers.math", "verifiers.toolcalls", "verifiers.format", "turn_scorers",
 ]  # fmt: skip
 
 
