@@ -172,8 +172,9 @@ class Rule:
     """When two values count as the same.
 
     Numbers are compared by value: 2 is 2.0 is True, as Python has it. Where the expected number is a float, the answer
-    may differ by max(rel_tol·|expected|, abs_tol); `stated` says that the tolerance was asked for, and then it holds for
-    expected integers too, unless the answer is an integer itself. `exact`: every type must be the very same.
+    may differ by rel_tol·|expected|, or by abs_tol where 0 is expected: so 1e-30 is not 2e-30. `stated` says that the
+    tolerance was asked for: then it is max(rel_tol·|expected|, abs_tol), and holds for expected integers too, unless the
+    answer is an integer itself. `exact`: every type must be the very same.
     """
 
     rel_tol: float = 1e-6
@@ -282,4 +283,5 @@ def same_number(got: Any, want: Any, rule: Rule) -> bool:
     left, right = complex(got), complex(want)
     if not (math.isfinite(abs(left)) and math.isfinite(abs(right))):
         return False
-    return abs(left - right) <= max(rule.rel_tol * abs(right), rule.abs_tol)
+    absolute = rule.abs_tol if rule.stated or right == 0 else 0.0
+    return abs(left - right) <= max(rule.rel_tol * abs(right), absolute)

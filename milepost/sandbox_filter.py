@@ -29,7 +29,8 @@ semctl 66 191, semtimedop 220 192, msgget 68 186, msgsnd 69 189, msgrcv 70 188, 
 mq_unlink 241 181, mq_timedsend 242 182, mq_timedreceive 243 183, mq_notify 244 184, mq_getsetattr 245 185,
 memfd_create 319 279, mknod 133 -1, mknodat 259 33, io_setup 206 0, io_submit 209 2, remap_file_pages 216 234,
 migrate_pages 256 238, move_pages 279 239, uselib 134 -1, ustat 136 -1, sysfs 139 -1, _sysctl 156 -1,
-create_module 174 -1, get_kernel_syms 177 -1, query_module 178 -1, security 185 -1, vserver 236 -1
+create_module 174 -1, get_kernel_syms 177 -1, query_module 178 -1, security 185 -1, vserver 236 -1, splice 275 76,
+tee 276 77, vmsplice 278 75, sendmsg 46 211, recvmsg 47 212, sendmmsg 307 269, recvmmsg 299 243, setsockopt 54 208
 """
 # Besides, where processes and files of the same user are within reach: what acts on another process, and what changes a
 # file that cannot be opened (Landlock leaves owner, mode, times and attributes alone).

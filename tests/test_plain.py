@@ -81,6 +81,9 @@ def test_tolerance_holds_for_expected_floats_or_where_it_is_asked_for() -> None:
     assert same(0.30000000000000004, 0.3, Rule())
     assert same(1.0000009, 1.0, Rule())  # 9e-7 < 1e-6 · 1
     assert not same(1.0000011, 1.0, Rule())
+    assert not same(2.0**-98, 2.0**-99, Rule())  # case D8: tiny is not zero
+    assert same(1e-16, 0.0, Rule()) and not same(1e-8, 0.0, Rule()) and not same(0.0, 1e-12, Rule())
+    assert same(0.0, 1e-12, Rule(0.0, 1e-9, stated=True))
     assert not same(1.0000011, 1, Rule())
     assert not same(2.9999999, 3, Rule())  # an integer was expected
     assert same(2.9999999, 3, Rule(stated=True))

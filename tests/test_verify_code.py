@@ -104,6 +104,17 @@ def test_separators_that_are_no_line_ends_stay_in_the_code() -> None:
     assert extract_code("```python\nx = '\x0c\u2028\x85'\n```") == "x = '\x0c\u2028\x85'\n"
 
 
+@pytest.mark.parametrize("tag", ["python", "Python", "py", "PY3", "python3.11", "python:a.py", "{python}", "{.python}"])
+def test_a_block_is_marked_as_python_in_many_ways(tag: str) -> None:
+    assert extract_code(f"```{tag}\nx = 1\n```\n{B}") == "x = 1\n"
+
+
+@pytest.mark.parametrize("tag", ["pycon", "pytest", "json", "text", "js", "cython", "output"])
+def test_a_block_of_another_language_is_none(tag: str) -> None:
+    assert extract_code(f"```{tag}\nx = 1\n```\n") is None
+    assert extract_code(f"```{tag}\nx = 1\n```\n{B}") == "x = 2\n"
+
+
 def test_other_policies() -> None:
     assert extract_code("return 1", policy="whole") == "return 1"
     assert extract_code(" \n", policy="whole") is None
@@ -317,6 +328,12 @@ def test_functions_may_be_chatty_but_programs_may_not(box: Sandbox) -> None:
     assert paid(box, "def add(a, b):\n    return 'x' * 300_000", ADD) == 0.0
     verdict = score(answer=fenced("print('x' * 300_000)"), gold=SUM, sandbox=box)
     assert verdict["score"] == 0.0 and "printed too much" in verdict["compared"]
+
+
+def test_a_method_of_solution_is_found_by_its_bare_name(box: Sandbox) -> None:
+    code = "class Solution:\n    def add(self, a, b):\n        return a + b"
+    assert [paid(box, code, gold) for gold in (ADD, ASSERTED)] == [1.0, 1.0]
+    assert [paid(box, code.replace("add", "sub"), gold) for gold in (ADD, ASSERTED)] == [0.0, 0.0]
 
 
 def test_imports_from_the_future_stand_before_the_prefix(box: Sandbox) -> None:

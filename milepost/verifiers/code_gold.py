@@ -14,7 +14,7 @@ from typing import Any, Literal
 from milepost.plain import Rule
 
 MAX_CHARACTERS = 500_000
-TAGS = ("python", "python3", "py", "py3")
+_TAG = re.compile(r"\{?\.?(?:python[\d.]*|py3?)(?![a-z])", re.IGNORECASE)
 Extraction = Literal["last_block", "block_or_whole", "whole"]
 
 
@@ -175,7 +175,7 @@ def extract_code(text: str, entry: str = "", policy: Extraction = "last_block") 
     blocks, fenced = _blocks(text)
     if policy == "whole" or (policy == "block_or_whole" and not fenced):
         return text if text.strip() else None
-    marked = [code for tag, code in blocks if tag in TAGS]
+    marked = [code for tag, code in blocks if _TAG.match(tag)]
     codes = [code for code in marked or [code for tag, code in blocks if not tag] if code.strip()]
     first = re.escape(entry.partition(".")[0])
     definition = re.compile(rf"^[ \t]*(?:def|class)[ \t]+{first}\b|^{first}[ \t]*=", re.MULTILINE)
@@ -197,7 +197,7 @@ def _blocks(text: str) -> tuple[list[tuple[str, str]], bool]:
                 opening, lines, fenced = (fence[1], fence[2], fence[3]), [], True
         elif fence and not fence[3] and fence[2][0] == opening[1][0] and len(fence[2]) >= len(opening[1]):
             code = "\n".join(line.removeprefix(opening[0]) for line in lines) + "\n"
-            found.append(((opening[2].split() or [""])[0].lower(), textwrap.dedent(code) if opening[0] else code))
+            found.append((opening[2].strip(), textwrap.dedent(code) if opening[0] else code))
             opening = None
         else:
             lines.append(line)
