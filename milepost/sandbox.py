@@ -121,7 +121,7 @@ class Sandbox:
         """Builds a cell and attacks it; None if the walls hold, else what did not."""
         try:
             cell = Cell(self._config)
-        except CellError as error:
+        except (CellError, OSError) as error:
             return str(error)
         limits = replace(self.limits, seconds=20.0)
         problem = probe(lambda code: cell.play(program(code, limits=limits)), facts=cell.facts, config=self._config,
@@ -169,7 +169,7 @@ class Sandbox:
             if cell is None and len(self._cells) < self.size:
                 try:
                     self._cells.append(Cell(self._config))
-                except CellError as error:
+                except (CellError, OSError) as error:
                     if not self._cells:
                         results |= {index: Ran("broken", detail=str(error)) for index, _, _ in pending}
                         pending.clear()

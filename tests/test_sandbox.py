@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from milepost.bench_sandbox import SandboxBench
 from milepost.cli import main
 from milepost.sandbox import Sandbox
-from milepost.sandbox_probe import num_descendants
+from milepost.sandbox_probe import num_descendants, probe
 from milepost.sandbox_runs import Limits, Ran, _records, calls, checks, program
 from milepost.sandbox_runtime import runtime
 from milepost.types import RecipeError
@@ -352,10 +352,26 @@ def test_limits_without_isolation_must_be_asked_for_and_warn(caplog: pytest.LogC
         assert run(box, "print(1)").out == "1\n"
 
 
+def test_a_door_that_is_open_is_told() -> None:
+    """Whatever the attack brings back counts; so does an attack that never ran."""
+    config = {"level": "namespaces", "limits": vars(LIMITS)}
+
+    def attacked(out: str, may_fork: bool = True) -> str | None:
+        return probe(lambda code: Ran("exit", 0, out=out), facts={"may_fork": may_fork}, config=config, pid=os.getpid())
+
+    assert attacked(json.dumps({"processes": 16, "traces": None})) is None
+    assert attacked(json.dumps({"processes": 17, "traces": None})) == "a program starts more processes than allowed"
+    assert attacked(json.dumps({"processes": 1, "traces": None}), may_fork=False) is not None
+    found = {"reads a file of this machine": "expected output", "traces": True, "processes": 0}
+    assert attacked(json.dumps(found)) == "a program reads a file of this machine, traces"
+    for out in ("", "[]", '{"traces": null}', "PASS"):
+        assert "did not run" in (attacked(out) or "")
+
+
 BLOCKED = """
 import errno, struct
 from milepost.sandbox_filter import MACHINE, install_filter
-# This process may not make namespaces any more, nor may its children: load the call's number, refuse unshare, allow the rest.
+# This process may not make namespaces any more, nor may its children: load the number, refuse unshare, allow the rest.
 lines = (0x20, 0, 0, 0), (0x15, 0, 1, (272, 97)[MACHINE]), (0x06, 0, 0, 0x50000 | errno.EPERM), (0x06, 0, 0, 0x7FFF0000)
 install_filter(b"".join(struct.pack("=HBBI", *line) for line in lines))
 from milepost.bench_sandbox import SandboxBench
