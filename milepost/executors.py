@@ -8,16 +8,19 @@ proves itself against plain on first use (`Executor.prove`) and is switched off,
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
 from milepost.engines.base import WorkCounters
 from milepost.forest import Batch, Call, plan, tree_mask
 from milepost.models import Head, head_of
+from milepost.pieces import Pieces
 
 log = logging.getLogger("milepost")
 
@@ -25,6 +28,8 @@ log = logging.getLogger("milepost")
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.5, torch.float16: 0.1}
 HEAD_TILE = 256
 """Positions whose logits exist at one time."""
+_LEAST_PIECE = 16
+"""Columns of a piece, however many rows a call has."""
 FILLER = 0
 """The id in padded slots. Any id would do: nothing attends to them and nothing is read from them."""
 
@@ -46,6 +51,8 @@ class Executor:
     tokens_per_call: int = 4096
     counters: WorkCounters = field(default_factory=WorkCounters)
     proven: bool = False
+    in_pieces: bool | None = None
+    """Whether calls beyond the budget are run in pieces: proved, refuted, not tried yet."""
 
     def __post_init__(self) -> None:
         self.head: Head | None = head_of(self.model)
@@ -58,8 +65,33 @@ class Executor:
         return plan(batch, shared=self.kind == "packed", tokens_per_call=self.tokens_per_call, together=together)
 
     def run(self, batch: Batch, call: Call, *, backward: bool = True) -> Readout:
-        """Log-probs and entropies of the call's events, [len(call.event)] each, in float32 or wider."""
+        """Log-probs and entropies of the call's events, [len(call.event)] each, in float32 or wider.
+
+        A call that exceeds the budget, because its rows cannot be split, is run in pieces where gradients are wanted.
+        """
+        if backward and torch.is_grad_enabled() and call.padded_tokens > self.tokens_per_call:
+            self._prove_pieces(batch, call)
+            if self.in_pieces:
+                return _run_in_pieces(self, batch, call)
         return _run(self, batch, call, self.kind, backward)
+
+    def _prove_pieces(self, batch: Batch, call: Call) -> None:
+        """Compares a call in pieces with the whole on first use."""
+        if self.in_pieces is not None:
+            return
+        counted, self.counters = self.counters, WorkCounters()
+        try:
+            with torch.no_grad():
+                whole = _run(self, batch, call, self.kind, False).logprobs
+                gap = float((_run_in_pieces(self, batch, call).logprobs - whole).abs().max())
+            why = f"they disagree by {gap:.2g} nats"
+            self.in_pieces = gap <= TOLERANCE[next(self.model.parameters()).dtype]
+        except Exception as error:  # whatever an architecture raises that takes no such cache
+            self.in_pieces, why = False, f"{type(error).__name__}: {error}"
+        finally:
+            self.counters = counted
+        if not self.in_pieces:
+            log.warning(f"rows longer than update.tokens_per_call cannot be run in pieces ({why}): whole from now on")
 
     def readouts(self, batch: Batch) -> Iterator[tuple[Call, Readout]]:
         """Every call without gradient."""
@@ -103,32 +135,69 @@ class Executor:
 
 
 def _run(executor: Executor, batch: Batch, call: Call, kind: str, backward: bool) -> Readout:
-    model, head = executor.model, executor.head
-    device = next(model.parameters()).device
-    shape = (len(call.rows), call.width)
-    ids, positions = np.full(shape, FILLER, np.int64), np.zeros(shape, np.int64)
-    for r, nodes in enumerate(call.rows):
-        ids[r, : len(nodes)] = batch.forest.ids_U[nodes]
-        positions[r, : len(nodes)] = batch.forest.position_U[nodes]
-    inputs = {
-        "input_ids": torch.from_numpy(ids).to(device),
-        "position_ids": torch.from_numpy(positions).to(device),
-        "use_cache": False,
-    }
-    if kind == "packed" and _is_tree(call):
-        inputs["attention_mask"] = torch.from_numpy(tree_mask(batch, call)).to(device)[:, None]
-    target = torch.from_numpy(batch.token_E[call.event]).to(device)
-    temperature = torch.from_numpy(batch.temperature_E[call.event]).to(device)
-    flat = call.row_e * call.width + call.slot_e
-    position, of_event = np.unique(flat, return_inverse=True)
-    _count(executor.counters, call, len(position), backward)
-    where, which = torch.from_numpy(position).to(device), torch.from_numpy(of_event).to(device)
-    if head is None:
-        logits = model(**inputs).logits.flatten(0, 1)[where]
-        return _dense_readout(logits, which, target, temperature)
-    hidden = head.body(**inputs).last_hidden_state.flatten(0, 1)[where]
-    logprobs, entropy = HeadLogprobs.apply(hidden, head.weight, head.bias, which, target, temperature)
-    return Readout(logprobs, entropy)
+    laid = _Laid(executor, batch, call, kind)
+    _count(executor.counters, call, len(laid.where), backward)
+    states = laid.states(0, call.width, {"use_cache": False})[laid.where]
+    return laid.read(states, laid.which, slice(None))
+
+
+def _run_in_pieces(executor: Executor, batch: Batch, call: Call) -> Readout:
+    laid = _Laid(executor, batch, call, executor.kind)
+    width = max(_LEAST_PIECE, executor.tokens_per_call // len(call.rows))
+    spans = [(first, min(first + width, call.width)) for first in range(0, call.width, width)]
+    _count_pieces(executor.counters, call, spans, len(laid.where))
+    config: Any = executor.model.config
+    num_layers = len(DynamicCache(config=config).layers)
+    pieces = Pieces(laid.piece, spans, len(call.event), num_layers)
+    return Readout(*(pieces.readout() if torch.is_grad_enabled() else pieces.forward()))
+
+
+class _Laid:
+    """A call as tensors, and how its events are read. `where` [n]: the distinct flat positions with events, ascending;
+    `which` [e] maps events to them."""
+
+    def __init__(self, executor: Executor, batch: Batch, call: Call, kind: str) -> None:
+        self.executor, self.batch, self.call = executor, batch, call
+        self.device = next(executor.model.parameters()).device
+        self.masked = kind == "packed" and _is_tree(call)
+        self.ids, self.positions = (np.full((len(call.rows), call.width), filler, np.int64) for filler in (FILLER, 0))
+        for r, nodes in enumerate(call.rows):
+            self.ids[r, : len(nodes)] = batch.forest.ids_U[nodes]
+            self.positions[r, : len(nodes)] = batch.forest.position_U[nodes]
+        position, of_event = np.unique(call.row_e * call.width + call.slot_e, return_inverse=True)
+        self.where, self.which = self._tensor(position), self._tensor(of_event)
+        self.target = self._tensor(batch.token_E[call.event])
+        self.temperature = self._tensor(batch.temperature_E[call.event])
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
+
+    def states(self, first: int, last: int, more: Mapping[str, Any]) -> Tensor:
+        """Hidden states, or logits without a linear head, of columns first … last − 1 of all rows; [R · columns, d]."""
+        head = self.executor.head
+        inputs: dict[str, Any] = {"input_ids": self._tensor(self.ids[:, first:last]),
+                                  "position_ids": self._tensor(self.positions[:, first:last]), **more}  # fmt: skip
+        if self.masked:
+            inputs["attention_mask"] = self._tensor(tree_mask(self.batch, self.call, first, last))[:, None]
+        whole = self.executor.model(**inputs).logits if head is None else head.body(**inputs).last_hidden_state
+        return whole.flatten(0, 1)
+
+    def read(self, states: Tensor, which: Tensor, events: Any) -> Readout:
+        """Of some events, at the states that they are read from."""
+        head, target, temperature = self.executor.head, self.target[events], self.temperature[events]
+        if head is None:
+            return _dense_readout(states, which, target, temperature)
+        return Readout(*HeadLogprobs.apply(states, head.weight, head.bias, which, target, temperature))
+
+    def piece(self, first: int, last: int, cache: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """As `Pieces` asks for it."""
+        row, column = self.where // self.call.width, self.where % self.call.width
+        mine = (column >= first) & (column < last)
+        events = mine[self.which].nonzero()[:, 0]
+        at = row[mine] * (last - first) + column[mine] - first
+        states = self.states(first, last, {"use_cache": True, "past_key_values": cache})[at]
+        read = self.read(states, (mine.cumsum(0) - 1)[self.which[events]], events)
+        return events, read.logprobs, read.entropy
 
 
 def _is_tree(call: Call) -> bool:
@@ -141,6 +210,13 @@ def _count(counters: WorkCounters, call: Call, num_positions: int, backward: boo
     counters.linear_tokens += call.padded_tokens * (3 if backward else 1)
     counters.attention_pairs += call.padded_tokens * call.width * (3 if backward else 1)
     counters.head_positions += num_positions * (4 if backward else 1)
+
+
+def _count_pieces(counters: WorkCounters, call: Call, spans: Sequence[tuple[int, int]], num_positions: int) -> None:
+    """A forward more than a call that is run whole."""
+    counters.linear_tokens += call.padded_tokens * 4
+    counters.attention_pairs += sum((last - first) * last for first, last in spans) * len(call.rows) * 4
+    counters.head_positions += num_positions * 5
 
 
 def _dense_readout(logits: Tensor, which: Tensor, target: Tensor, temperature: Tensor) -> Readout:

@@ -315,13 +315,18 @@ def _call(batch: Batch, rows: list[tuple[int, ...]]) -> Call:
     return Call(nodes, tuple(rows), event, row, slot)
 
 
-def tree_mask(batch: Batch, call: Call) -> np.ndarray:
-    """bool [R, L, L]: slot i may attend to slot j when j's node is i's ancestor or itself. Padding sees itself only."""
-    mask = np.zeros((len(call.rows), call.width, call.width), bool)
+def tree_mask(batch: Batch, call: Call, first: int = 0, last: int | None = None) -> np.ndarray:
+    """bool [R, last − first, last]: slot i of first … last − 1 may attend to slot j when j's node is i's ancestor or i's
+    own. Padding sees itself only. `last` None: the call's width L, so that the whole mask is [R, L, L].
+    """
+    last = call.width if last is None else last
+    mask = np.zeros((len(call.rows), last - first, last), bool)
     for r, (nodes, segments) in enumerate(zip(call.rows, call.segments, strict=True)):
         for s in segments:
             slots = np.searchsorted(nodes, batch.paths[s])
-            mask[r][np.ix_(slots, slots)] |= np.tri(len(slots), dtype=bool)
-    diagonal = np.arange(call.width)
-    mask[:, diagonal, diagonal] = True
+            seen = slots[slots < last]
+            asking = seen[seen >= first]
+            mask[r][np.ix_(asking - first, seen)] |= seen <= asking[:, None]
+    diagonal = np.arange(last - first)
+    mask[:, diagonal, first + diagonal] = True
     return mask

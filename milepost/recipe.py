@@ -512,7 +512,9 @@ class OptimizerSection(Section):
 class UpdateSection(Section):
     num_iterations: int = setting(1, "passes over one batch of episodes", ge=1)
     minibatches: int = setting(1, "optimizer steps per pass; whole groups are dealt out", ge=1)
-    tokens_per_call: int = setting(4096, "unique tokens in one forward; memory, never the result", ge=1)
+    tokens_per_call: int = setting(
+        4096, "unique tokens in one forward; longer histories are run in pieces. Memory, never the result", ge=1
+    )
     executor: Literal["packed", "plain"] = setting("packed", "packed: every shared prefix once; plain: one row per episode")
 
 
