@@ -7,6 +7,7 @@ proves itself against plain on first use (`Executor.prove`) and is switched off,
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -160,6 +161,8 @@ class _Laid:
         self.executor, self.batch, self.call = executor, batch, call
         self.device = next(executor.model.parameters()).device
         self.masked = kind == "packed" and _is_tree(call)
+        body = executor.model if executor.head is None else executor.head.body
+        self.cache_name = "cache" if "cache" in inspect.signature(body.forward).parameters else "past_key_values"
         self.ids, self.positions = (np.full((len(call.rows), call.width), filler, np.int64) for filler in (FILLER, 0))
         for r, nodes in enumerate(call.rows):
             self.ids[r, : len(nodes)] = batch.forest.ids_U[nodes]
@@ -195,7 +198,7 @@ class _Laid:
         mine = (column >= first) & (column < last)
         events = mine[self.which].nonzero()[:, 0]
         at = row[mine] * (last - first) + column[mine] - first
-        states = self.states(first, last, {"use_cache": True, "past_key_values": cache})[at]
+        states = self.states(first, last, {"use_cache": True, self.cache_name: cache})[at]
         read = self.read(states, (mine.cumsum(0) - 1)[self.which[events]], events)
         return events, read.logprobs, read.entropy
 

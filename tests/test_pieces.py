@@ -119,7 +119,7 @@ def test_the_work_of_pieces_is_counted_with_its_forward_more():
 def test_a_model_that_keeps_no_such_cache_is_run_whole_and_told(caplog):
     model = tiny()
     forward = model.model.forward
-    model.model.forward = lambda **kw: forward(**{**kw, "past_key_values": None, "use_cache": False})
+    model.model.forward = lambda **kw: forward(**{k: v for k, v in kw.items() if k != "past_key_values"})
     executor = Executor(model, "plain", 40)
     batch = long_batch(80)
     value, expected, _ = gradient(model, batch, "plain", LossSection())
