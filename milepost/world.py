@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import is_
@@ -75,16 +75,25 @@ class World:
         system = "\n".join(part for part in parts if part)
         return [*([{"role": "system", "content": system}] if system else []), *messages]
 
+    def reached(self, task: Task, start: State, state: State) -> bool:
+        """Whether the goal holds. Raises Garbage where it cannot be said."""
+        return bool(_asked("goal", self.spec.goal.holds, task, start, state))
+
     def summary(self, task: Task, start: State, state: State) -> str:
         """What the environment sums up. Raises Garbage where it cannot."""
         assert self.spec.summary is not None, "check_rule comes first"
-        try:
-            text = self.spec.summary(task, start, state)
-        except Exception as error:
-            raise Garbage(f"summary raised {type(error).__name__}: {error}") from error
+        text = _asked("summary", self.spec.summary, task, start, state)
         if not isinstance(text, str) or not text.strip():
             raise Garbage(f"summary returned {text!r:.80}, not a text")
         return text
+
+
+def _asked(what: str, function: Callable[..., Any], *facts: Any) -> Any:
+    """What a function of the environment's author says of facts."""
+    try:
+        return function(*facts)
+    except Exception as error:
+        raise Garbage(f"{what} raised {type(error).__name__}: {error}") from error
 
 
 def check_rule(limits: EnvSection, spec: EnvSpec) -> None:
@@ -333,9 +342,9 @@ class _Play:
             self._add(turn, {"state": self.state, "num_invalid": observation.num_invalid, "num_calls": len(action.calls),
                              "messages": [dict(m) for m in observation.messages],
                              "env_seconds": seen.seconds}, asked)  # fmt: skip
-            if stop := self._stop(observation, began):
-                return stop, None
             try:
+                if stop := self._stop(observation, began):
+                    return stop, None
                 sum_up = partial(world.summary, self.task, self.start, self.state)
                 history.add(sampled.ids, observation, room_to_act, sum_up)
             except Garbage as error:
@@ -367,8 +376,8 @@ class _Play:
 
     def _stop(self, observation: Observation, began: float) -> StopReason | None:
         """The checks after a turn, always in this order."""
-        limits, goal = self.world.limits, self.world.spec.goal
-        if goal.ends and goal.holds(self.task, self.start, self.state):
+        limits = self.world.limits
+        if self.world.spec.goal.ends and self.world.reached(self.task, self.start, self.state):
             return StopReason(StopKind.TERMINATED, "goal")
         if observation.ended:
             return StopReason(StopKind.TERMINATED, "ended")

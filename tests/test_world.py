@@ -247,3 +247,14 @@ class Moody(Letters):
 def test_a_group_whose_members_start_differently_is_refused_and_the_others_go_on(policy):
     groups, _ = play(policy, [task(prompt="abc"), task(prompt="ba")], replace(SPEC, make=Moody), max_turns=2)
     assert stops(groups) == {StopReason(StopKind.FAULT, "start"): 4}
+
+
+def test_a_goal_that_cannot_be_judged_costs_its_episode_not_the_step(policy):
+    """An author's predicate that raises on some state is a bug of the environment: no failure, not played anew."""
+    goal = Goal(lambda task, start, now: now["no such fact"] if now["count"] > 1 else False)
+    groups, _ = play(policy, [task(prompt="abc"), task(prompt="ba")], replace(SPEC, goal=goal), samples=3, max_turns=20,
+                     max_invalid=99)  # fmt: skip
+    found = stops(groups)
+    assert set(found) == {StopReason(StopKind.FAULT, "garbage"), StopReason(StopKind.TRUNCATED, "tokens")}, found
+    for broken in (e for g in groups for e in g.episodes if e.stop.kind is StopKind.FAULT):
+        assert broken.facts["fault"] == "goal raised KeyError: 'no such fact'" and broken.id.attempt == 0
