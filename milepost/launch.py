@@ -24,7 +24,7 @@ from milepost.hosts import Hosts
 from milepost.models import Policy, load_model, load_tokenizer
 from milepost.policy import made_policy
 from milepost.progress import say
-from milepost.recipe import ModelSection, NewPolicySection, Recipe
+from milepost.recipe import Recipe
 from milepost.render import (
     check_format,
     completion_ids,
@@ -32,6 +32,7 @@ from milepost.render import (
     length,
     observation_ids,
     opened_thought,
+    opening_ids,
     prompt_ids,
     resumed_ids,
     unopened_ids,
@@ -40,6 +41,7 @@ from milepost.reward import Grader
 from milepost.reward_spec import EnvGrader
 from milepost.rollout import Codec
 from milepost.scripted import demonstrator
+from milepost.sections import ModelSection, NewPolicySection
 from milepost.stages.session import RunStopped, Session
 from milepost.store import Run, check_place
 from milepost.tasks import TaskOrder, TaskSet, demonstrations, load_tasks, some
@@ -192,7 +194,7 @@ def codec_of(policy: Policy, recipe: Recipe, style: Style = TERSE) -> Codec:
         encode,
         lambda ids: decode(ids, tokenizer),
         lambda text: completion_ids(text, tokenizer, section),
-        lambda messages: prompt_ids(messages, tokenizer, section, style.schemas),
+        lambda messages: opening_ids(messages, tokenizer, section, style.schemas),
         lambda messages, last: observation_ids(messages, last, tokenizer, section, style.schemas),
         lambda messages, text: resumed_ids(messages, text, tokenizer, section, style.schemas),
         opened_thought(tokenizer, section),

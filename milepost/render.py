@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from milepost.recipe import TasksSection
+from milepost.sections import TasksSection
 from milepost.types import DataError, Message, RecipeError
 
 _QUESTION, _PROBE = "?", "milepost"  # a question and an answer, to see what a template does with them
@@ -96,6 +96,15 @@ def completion_ids(text: str, tokenizer: Any, section: TasksSection) -> np.ndarr
     return np.array([*ids, end], dtype=np.int32)
 
 
+def opening_ids(messages: Sequence[Message], tokenizer: Any, section: TasksSection, schemas: Schemas = ()) -> np.ndarray:
+    """int32 [n]: what an episode of many turns begins with. In text format a line break ends it, as it ends every
+    observation: actions stand on lines of their own. Raises DataError like `prompt_ids`."""
+    ids = prompt_ids(messages, tokenizer, section, schemas)
+    if uses_chat(tokenizer, section):
+        return ids
+    return np.concatenate([ids, np.array(_ids(tokenizer, "\n", plain=True), np.int32)])
+
+
 def observation_ids(
     messages: Sequence[Message], last: int, tokenizer: Any, section: TasksSection, schemas: Schemas = ()
 ) -> np.ndarray:
@@ -147,8 +156,8 @@ def resumed_ids(
     DataError if the template does not write the user's words as they are.
     """
     if not uses_chat(tokenizer, section):
-        said = _ids(tokenizer, f"\n{text}", plain=True)
-        return np.concatenate([prompt_ids(messages, tokenizer, section), np.array(said, np.int32)])
+        said = _ids(tokenizer, f"{text}\n", plain=True)
+        return np.concatenate([opening_ids(messages, tokenizer, section), np.array(said, np.int32)])
     *before, last = messages
     mark = _MARK.format("text")
     if last.get("role") == "user":

@@ -87,7 +87,7 @@ def test_a_demonstration_is_what_a_policy_would_have_played(tmp_path):
     letters = task.columns["letters"]
     assert len(episodes) == 260
     first, second, third = episodes[0].turns
-    assert first.context_ids.tolist() == encode(f"{letters[0]}:")
+    assert first.context_ids.tolist() == encode(f"{letters[0]}:\n")
     assert second.context_ids.tolist() == encode(f"\n{letters[1]}:\n")
     assert third.text == "bcdefgha"["abcdefgh".index(letters[2])]
     assert [t.sampled.ids.tolist()[-1] for t in episodes[0].turns] == [end] * 3

@@ -22,7 +22,8 @@ from milepost.hosts import Hosts
 from milepost.launch import codec_of
 from milepost.models import load_model
 from milepost.policy import Shape, make_model, make_tokenizer
-from milepost.recipe import EnvSection, ModelSection, make_recipe
+from milepost.recipe import make_recipe
+from milepost.sections import EnvSection, ModelSection
 from milepost.types import Credit, Task
 from milepost.world import World, demonstrate, play_world
 
@@ -51,48 +52,48 @@ def says(text: str, role: str = "user", **facts) -> Observation:
 
 def test_a_thought_is_seen_once_by_hand():
     seen = history()
-    assert (seen.ids.tolist(), seen.new_segment) == ([A], False)
+    assert (seen.ids.tolist(), seen.new_segment) == ([A, LINE], False)
     seen.add(np.array([THINK, A, DONE, B, END]), says("c"))
-    assert (seen.ids.tolist(), seen.new.tolist(), seen.new_segment) == ([A, B, END, LINE, C, LINE],) * 2 + (True,)
+    assert (seen.ids.tolist(), seen.new.tolist(), seen.new_segment) == ([A, LINE, B, END, LINE, C, LINE],) * 2 + (True,)
     seen.add(np.array([C, END]), says("a"))  # nothing was thought: appended
     assert (seen.new.tolist(), seen.new_segment) == ([LINE, A, LINE], False)
-    assert seen.ids.tolist() == [A, B, END, LINE, C, LINE, C, END, LINE, A, LINE]
+    assert seen.ids.tolist() == [A, LINE, B, END, LINE, C, LINE, C, END, LINE, A, LINE]
     seen.add(np.array([THINK, THINK, A, END]), says("b"))  # all of it is thought: an empty action is left
     assert seen.new_segment and seen.ids.tolist()[-4:] == [END, LINE, B, LINE]
-    assert seen.ids.tolist()[:-4] == [A, B, END, LINE, C, LINE, C, END, LINE, A, LINE]
+    assert seen.ids.tolist()[:-4] == [A, LINE, B, END, LINE, C, LINE, C, END, LINE, A, LINE]
 
 
 def test_thoughts_are_kept_where_nothing_else_is_asked_for():
     seen = history(limits=EnvSection())
     seen.add(np.array([THINK, A, DONE, B, END]), says("c"))
-    assert (seen.ids.tolist(), seen.new_segment) == ([A, THINK, A, DONE, B, END, LINE, C, LINE], False)
+    assert (seen.ids.tolist(), seen.new_segment) == ([A, LINE, THINK, A, DONE, B, END, LINE, C, LINE], False)
 
 
 def test_actions_keep_the_ids_they_were_sampled_with():  # case B2
     seen = history()
     seen.add(np.array([THINK, DONE, BC, END]), says("c"))
-    assert seen.ids.tolist() == [A, BC, END, LINE, C, LINE]
+    assert seen.ids.tolist() == [A, LINE, BC, END, LINE, C, LINE]
     # Unless one token holds the end of the thought and more: then there are no such ids.
     seen.add(np.array([THINK, DONE_B, BC, END]), says("a"))
     assert seen.ids.tolist()[-6:] == [B, B, C, END, LINE, A, LINE][-6:] and seen.ids.tolist()[-7] == B
     short = history(limits=EnvSection(context_rule="drop_oldest"), context=14)
     for _ in range(3):
         short.add(np.array([BC, END]), says("c"), room=1)
-    assert short.new_segment and short.ids.tolist() == [A, BC, END, LINE, C, LINE]
+    assert short.new_segment and short.ids.tolist() == [A, LINE, BC, END, LINE, C, LINE]
 
 
 def test_a_summary_stays_when_a_later_thought_goes():
     seen = history(limits=EnvSection(old_reasoning="drop", context_rule="summary"), context=20)
     seen.add(np.array([C, C, C, END]), says("c"), 16, lambda: "bb")
-    assert seen.new_segment and seen.ids.tolist() == [A, LINE, B, B, LINE, C]
+    assert seen.new_segment and seen.ids.tolist() == [A, LINE, B, B, LINE, C, LINE]
     seen.add(np.array([THINK, A, DONE, B, END]), says("a"), 0, lambda: "bb")
-    assert seen.new_segment and seen.ids.tolist() == [A, LINE, B, B, LINE, C, B, END, LINE, A, LINE]
+    assert seen.new_segment and seen.ids.tolist() == [A, LINE, B, B, LINE, C, LINE, B, END, LINE, A, LINE]
 
 
 def test_a_rewritten_conversation_begins_anew():
     seen = history()
     seen.add(np.array([THINK, A, DONE, B, END]), says("c", history=({"role": "user", "content": "cc"},)))
-    assert (seen.ids.tolist(), seen.new.tolist(), seen.new_segment) == ([C, C], [C, C], True)
+    assert (seen.ids.tolist(), seen.new.tolist(), seen.new_segment) == ([C, C, LINE], [C, C, LINE], True)
 
 
 WORDS = st.text(max_size=8).filter(lambda t: t.strip() == t and "<" not in t)

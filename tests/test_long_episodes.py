@@ -31,7 +31,8 @@ from milepost.launch import codec_of
 from milepost.learner import Learner
 from milepost.loss import OBJECTIVES, Events, policy_loss, summarize
 from milepost.models import load_model
-from milepost.recipe import (
+from milepost.recipe import make_recipe
+from milepost.sections import (
     CorrectionSection,
     CreditSection,
     EnvSection,
@@ -41,7 +42,6 @@ from milepost.recipe import (
     OptimizerSection,
     RolloutSection,
     UpdateSection,
-    make_recipe,
 )
 from milepost.stages.grpo import episode_metrics
 from milepost.types import (
@@ -486,16 +486,16 @@ def spell(policy, ids):
 
 
 def test_dropping_the_oldest_turns_by_hand(policy):
-    """Opening abc (3); a turn is b<end> (2) and its answer between line breaks (4). Context 20, 4 of it for an action."""
+    """Opening abc and a line break (4); a turn is b<end> (2) and its answer between line breaks (4). Context 20, 4 of it for an action."""
     seen = history(policy, "drop_oldest", 20)
     act = seen.codec.complete("b")
     seen.add(act, says("00"), 4)
     seen.add(act, says("01"), 4)
-    assert spell(policy, seen.ids) == "abcb<end>\n00\nb<end>\n01\n" and not seen.new_segment and len(seen.ids) == 15
-    seen.add(act, says("02"), 4)  # 21 tokens: what fits into 10 behind the opening is the last turn
-    assert spell(policy, seen.ids) == "abcb<end>\n02\n" and seen.new_segment and seen.new is seen.ids
+    assert spell(policy, seen.ids) == "abc\nb<end>\n00\nb<end>\n01\n" and not seen.new_segment and len(seen.ids) == 16
+    seen.add(act, says("02"), 4)  # 22 tokens: what fits into 10 behind the opening is the last turn
+    assert spell(policy, seen.ids) == "abc\nb<end>\n02\n" and seen.new_segment and seen.new is seen.ids
     seen.add(act, says("03"), 4)
-    assert spell(policy, seen.ids) == "abcb<end>\n02\nb<end>\n03\n" and not seen.new_segment
+    assert spell(policy, seen.ids) == "abc\nb<end>\n02\nb<end>\n03\n" and not seen.new_segment
     assert spell(policy, seen.new) == "\n03\n"
 
 
@@ -504,7 +504,7 @@ def test_kept_turns_are_the_very_ids_that_were_sampled(policy):  # case B2: no d
     unknown = policy.tokenizer.unk_token_id  # decodes to nothing that could be encoded again
     for ids in ([3, 1], [unknown, unknown, 1], [unknown, 4, 1]):
         seen.add(np.array(ids, np.int32), says("0"), 6)
-    assert seen.new_segment and seen.ids[3:6].tolist() == [unknown, 4, 1]
+    assert seen.new_segment and seen.ids[4:7].tolist() == [unknown, 4, 1]
 
 
 def test_a_summary_by_hand(policy):
@@ -521,20 +521,20 @@ def test_a_summary_by_hand(policy):
         seen.add(act, says(f"0{k}"), 4, sums_up)
     assert not asked and not seen.new_segment
     seen.add(act, says("02"), 4, sums_up)
-    assert asked == [0] and spell(policy, seen.ids) == "abc\n1 a;\n02" and seen.new_segment and seen.new is seen.ids
+    assert asked == [0] and spell(policy, seen.ids) == "abc\n1 a;\n02\n" and seen.new_segment and seen.new is seen.ids
     seen.add(act, says("03"), 4, sums_up)
-    assert spell(policy, seen.ids) == "abc\n1 a;\n02b<end>\n03\n" and not seen.new_segment
+    assert spell(policy, seen.ids) == "abc\n1 a;\n02\nb<end>\n03\n" and not seen.new_segment
     seen.add(act, says("04"), 4, sums_up)
-    assert asked == [0, 1] and spell(policy, seen.ids) == "abc\n2 a;\n04" and seen.new_segment
+    assert asked == [0, 1] and spell(policy, seen.ids) == "abc\n2 a;\n04\n" and seen.new_segment
 
 
 def test_no_new_segment_is_begun_that_is_not_shorter(policy):
     seen = history(policy, "summary", 12)
     seen.add(seen.codec.complete("b"), says("00"), 4, lambda: "a;" * 20)
-    assert not seen.new_segment and spell(policy, seen.ids) == "abcb<end>\n00\n"
+    assert not seen.new_segment and spell(policy, seen.ids) == "abc\nb<end>\n00\n"
     seen = history(policy, "drop_oldest", 12)
     seen.add(seen.codec.complete("b"), says("00"), 4)  # the only turn: there is nothing to drop
-    assert not seen.new_segment and len(seen.ids) == 9
+    assert not seen.new_segment and len(seen.ids) == 10
 
 
 def test_summaries_are_played_from_the_facts_and_recorded_as_seen(policy):
@@ -544,7 +544,7 @@ def test_summaries_are_played_from_the_facts_and_recorded_as_seen(policy):
         assert len(begun) > 3
         for k in begun:
             state = one.turns[k - 1].facts["state"]
-            assert spell(policy, one.turns[k].context_ids) == f"abc:\n{so_far(TASK, None, state)}\n{k:03d}:"
+            assert spell(policy, one.turns[k].context_ids) == f"abc:\n{so_far(TASK, None, state)}\n{k:03d}:\n"
 
 
 def test_an_environment_without_a_summary_refuses_the_rule():
@@ -567,7 +567,7 @@ def test_a_summary_that_cannot_be_made_is_a_fault_of_the_environment(policy, sum
 @pytest.mark.parametrize("rule", ["stop", "drop_oldest", "summary"])
 def test_demonstrations_are_cut_or_go_on_as_a_policy_would(policy, rule):
     """The same script, played by hand through a history: the same contexts, none beyond the limit. Under "stop" there are
-    4, 13, 21, 29, 37 and 45 tokens before an action: the fifth ends at 39 of 40, the sixth cannot begin."""
+    5, 14, 22, 30, 38 and 46 tokens before an action: the fifth ends at 40 of 40, the sixth cannot begin."""
     texts = ["ab", "c", "d", "a", "b", "cc", "d", "a"]
     codec = codec_of(policy, make_recipe({"tasks": {"format": "text"}}))
     world = World(SPEC, None, EnvSection(name="clerk", context_rule=rule, max_turns=9), 40, 0)
@@ -596,6 +596,6 @@ def test_a_history_is_its_parts_whatever_the_rule(policy, rule, context, room, t
             glue = len(seen.codec.observe(says(answer).messages, 1))
             assert seen.new is seen.ids and len(seen.ids) < len(before) + len(action) + glue
             assert len(before) + len(action) + glue + room > context
-            assert seen.ids[:3].tolist() == seen.codec.prompt([{"role": "user", "content": "abc"}]).tolist()
+            assert seen.ids[:4].tolist() == seen.codec.prompt([{"role": "user", "content": "abc"}]).tolist()
         else:
             assert seen.ids.tolist() == [*before.tolist(), *action.tolist(), *seen.new.tolist()]

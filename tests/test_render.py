@@ -11,7 +11,6 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from milepost.policy import make_tokenizer
-from milepost.recipe import TasksSection
 from milepost.render import (
     assistant_header,
     check_format,
@@ -20,10 +19,12 @@ from milepost.render import (
     leading_ids,
     length,
     observation_ids,
+    opening_ids,
     prompt_ids,
     resumed_ids,
     turn_end_id,
 )  # fmt: skip
+from milepost.sections import TasksSection
 from milepost.types import DataError, RecipeError, Task
 
 AUTO = TasksSection()
@@ -248,7 +249,16 @@ def test_a_history_that_begins_with_what_was_summed_up():
 def test_a_summary_after_another_role_is_a_message_of_the_users():
     ids = resumed_ids([{"role": "system", "content": "Go."}], "on", CHAT, AUTO)
     assert shown(ids) == ("<|im_start|>system\nGo.<|im_end|>\n<|im_start|>user\non<|im_end|>\n<|im_start|>assistant\n")
-    assert shown(resumed_ids([{"role": "user", "content": "Go."}], "on", CHAT, TEXT)) == "Go.\non"
+    assert shown(resumed_ids([{"role": "user", "content": "Go."}], "on", CHAT, TEXT)) == "Go.\non\n"
+
+
+def test_actions_stand_on_lines_of_their_own_in_text():
+    """The prompt's line break is a token of its own, as that of every observation is: nothing merges with it."""
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go."}]
+    ids = opening_ids(asked, CHAT, TEXT)
+    assert shown(ids) == "Be brief.\nGo.\n"
+    assert ids.tolist() == [*prompt_ids(asked, CHAT, TEXT), *CHAT.encode("\n", add_special_tokens=False)]
+    assert opening_ids(asked, CHAT, AUTO).tolist() == prompt_ids(asked, CHAT, AUTO).tolist()
 
 
 def test_a_template_that_rewrites_the_users_words_is_told():
