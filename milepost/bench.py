@@ -33,8 +33,9 @@ from milepost.meter import (
     tensor_mb,
 )
 from milepost.models import Policy, load_model
-from milepost.recipe import ModelSection, make_recipe
+from milepost.recipe import make_recipe
 from milepost.rollout import Codec, play
+from milepost.sections import ModelSection
 from milepost.stages.grpo import corrects
 from milepost.stages.session import group_batch
 from milepost.streams import generator, shuffled

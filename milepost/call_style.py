@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from milepost.env import Call, EnvSpec, Tool
-from milepost.recipe import EnvSection, TasksSection
 from milepost.render import Schemas, observation_ids, templated, uses_chat
+from milepost.sections import EnvSection, TasksSection
 from milepost.tools import Format, Style, parse, schema
 from milepost.types import DataError, Message, RecipeError
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from milepost.recipe import CreditSection, RolloutSection
+from milepost.sections import CreditSection, RolloutSection
 from milepost.types import Credit, Episode, EpisodeId, Group, RecipeError, Reward, StopKind
 
 CONSTANT_TOLERANCE = 1e-9

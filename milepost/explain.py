@@ -24,7 +24,8 @@ from milepost.credit import assign, discounted_returns, is_constant, overlong_pe
 from milepost.evaluate import pass_at_k
 from milepost.forest import aggregation_weights
 from milepost.formula import describe_advantage, describe_loss
-from milepost.recipe import LossSection, Objective, Recipe, defaults_table, make_recipe
+from milepost.recipe import Recipe, defaults_table, make_recipe
+from milepost.sections import LossSection, Objective
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
 
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from milepost.env import Observation
-from milepost.recipe import EnvSection
 from milepost.rollout import Codec
+from milepost.sections import EnvSection
 from milepost.tools import split_thought
 from milepost.types import Message
 

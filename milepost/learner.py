@@ -20,7 +20,7 @@ from milepost.executors import Executor
 from milepost.forest import Batch
 from milepost.loss import Events, EventStats, needs_episodes, policy_loss, summarize
 from milepost.models import Policy
-from milepost.recipe import CorrectionSection, KlSection, LossSection, OptimizerSection, UpdateSection
+from milepost.sections import CorrectionSection, KlSection, LossSection, OptimizerSection, UpdateSection
 
 # Full fine-tuning, by parameters. Tutorials' 1e-6…5e-6 is for 7B; small models want more, by about the square root of size.
 LR_BY_SIZE = (

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from milepost.recipe import LengthSection
+from milepost.reward_sections import LengthSection
 from milepost.types import Reward
 
 

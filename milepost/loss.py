@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from milepost.recipe import CorrectionSection, KlSection, LossSection
+from milepost.sections import CorrectionSection, KlSection, LossSection
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to ± this before exp, so no ratio overflows and no gradient becomes 0·inf = NaN."""

@@ -28,8 +28,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from milepost.embedded import EMBEDDED, embedded_folder, first_line, quiet, replace_folder
-from milepost.recipe import ModelSection
 from milepost.render import turn_end_id
+from milepost.sections import ModelSection
 from milepost.types import MilepostError, RecipeError
 
 _BFLOAT16_FROM = 20_000_000

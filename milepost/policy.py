@@ -20,7 +20,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from milepost.embedded import cache_root, quiet
 from milepost.models import writing
-from milepost.recipe import MAX_INTEGER, NewPolicySection
+from milepost.sections import MAX_INTEGER, NewPolicySection
 from milepost.sources import load_named
 from milepost.types import RecipeError
 

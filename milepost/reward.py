@@ -21,7 +21,6 @@ from typing import Any
 
 from milepost import scorers
 from milepost.length_terms import LengthController, length_bounds, length_term, with_length
-from milepost.recipe import RewardFunctionSection, RewardSection
 from milepost.reward_checks import (
     GIVEN,
     LOAD_SECONDS,
@@ -33,6 +32,7 @@ from milepost.reward_checks import (
     short,
     task_problem,
 )
+from milepost.reward_sections import RewardFunctionSection, RewardSection
 from milepost.types import (
     Episode,
     EpisodeId,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from milepost.families import REFUSED_FAMILIES
-from milepost.recipe import RewardFunctionSection, RewardSection
+from milepost.reward_sections import RewardFunctionSection, RewardSection
 from milepost.scorers import BUILTINS
 from milepost.types import RecipeError, Task
 from milepost.workers import Call, WorkerPool

@@ -26,7 +26,8 @@ import numpy as np
 
 from milepost.env import EnvSpec, Milestone, State
 from milepost.length_terms import LengthController, LengthTerm, length_bounds, length_part, length_term
-from milepost.recipe import Recipe, TurnScorerSection
+from milepost.recipe import Recipe
+from milepost.reward_sections import TurnScorerSection
 from milepost.scripted import episode_of, play_script, problems
 from milepost.tools import permitted
 from milepost.turn_scorers import Scores, TurnScorers

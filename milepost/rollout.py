@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from milepost.engines.base import Sampler, SampleRequest, SamplingSettings
-from milepost.recipe import RolloutSection
+from milepost.sections import RolloutSection
 from milepost.tasks import TaskOrder
 from milepost.types import Episode, EpisodeId, Group, Message, Sampled, StopKind, StopReason, Task, Turn
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from milepost.env import Action, EnvSpec, Observation, Script, State
-from milepost.recipe import SftSection
+from milepost.sections import SftSection
 from milepost.sources import load_function
 from milepost.tools import TERSE, Style, parse, split_thought
 from milepost.types import Episode, EpisodeId, RecipeError, Sampled, StopKind, StopReason, Task, Turn

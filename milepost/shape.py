@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from milepost.recipe import TasksSection
+from milepost.sections import TasksSection
 from milepost.sources import SourceRows
 from milepost.types import DataError, Message, Task
 

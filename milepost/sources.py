@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from milepost.families import REFUSED_FAMILIES, Draw, derived_seed, draw_families, unpack
-from milepost.recipe import SourceSection
+from milepost.sections import SourceSection
 from milepost.types import RecipeError
 
 Generate = Callable[..., Iterator[Mapping[str, Any]]]

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from milepost.recipe import SftSection, SourceSection, TasksSection
+from milepost.sections import SftSection, SourceSection, TasksSection
 from milepost.shape import (
     Found,
     Unusable,

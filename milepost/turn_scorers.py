@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from milepost.recipe import RewardSection
 from milepost.reward_checks import Scorer, load_scorer, short
+from milepost.reward_sections import RewardSection
 from milepost.types import Episode, Message, RecipeError, Task
 from milepost.workers import Answer, Call, spent_by
 

@@ -25,9 +25,9 @@ from milepost.env import Action, EnvSpec, Observation, Script, State, fingerprin
 from milepost.history import History
 from milepost.host_main import Garbage
 from milepost.hosts import Fault, Host, Hosts
-from milepost.recipe import EnvSection
 from milepost.rollout import Codec
 from milepost.scripted import play_script
+from milepost.sections import EnvSection
 from milepost.tools import Style, parse, split_thought, usage
 from milepost.types import Episode, EpisodeId, Group, Message, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 

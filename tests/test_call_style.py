@@ -19,9 +19,10 @@ from milepost.env import Call, EnvSpec, Goal, Tool
 from milepost.envs.find import find_env
 from milepost.launch import codec_of, open_session
 from milepost.policy import CHARSET, SIZES, Shape, make_model, make_tokenizer
-from milepost.recipe import EnvSection, TasksSection, make_recipe
+from milepost.recipe import make_recipe
 from milepost.render import completion_ids, decode, observation_ids, opened_thought, prompt_ids
 from milepost.scripted import play_script, rewritten
+from milepost.sections import EnvSection, TasksSection
 from milepost.stages.pipeline import run_pipeline
 from milepost.stages.sft import demonstrated
 from milepost.tools import parse, render_call, schema

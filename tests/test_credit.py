@@ -20,7 +20,7 @@ from milepost.credit import (
     signal_report,
     standard_deviation,
 )
-from milepost.recipe import CreditSection, RolloutSection
+from milepost.sections import CreditSection, RolloutSection
 from milepost.types import Credit, Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
 
 NONE = {"baseline": "mean", "scale": "none"}

@@ -11,7 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from milepost.credit import assign, gdpo
-from milepost.recipe import CreditSection, RolloutSection, make_recipe
+from milepost.recipe import make_recipe
+from milepost.sections import CreditSection, RolloutSection
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
 
 DONE = StopReason(StopKind.TERMINATED, "ended")

@@ -11,7 +11,7 @@ from milepost.executors import HEAD_TILE, Executor, HeadLogprobs
 from milepost.forest import build_batch
 from milepost.learner import events_of
 from milepost.loss import OBJECTIVES, policy_loss
-from milepost.recipe import CorrectionSection, KlSection, LossSection
+from milepost.sections import CorrectionSection, KlSection, LossSection
 from milepost.types import Credit, Episode, EpisodeId, Sampled, StopKind, StopReason, Turn
 
 VOCAB = 41

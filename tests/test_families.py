@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milepost.families import REFUSED_FAMILIES, Draw, _draw, pack, unpack
-from milepost.recipe import SourceSection, TasksSection
+from milepost.sections import SourceSection, TasksSection
 from milepost.sources import _family_rows
 from milepost.tasks import TaskSet, load_tasks
 from milepost.types import RecipeError, Task
@@ -151,7 +151,8 @@ def test_rows_keep_what_their_scorer_needs(many: TaskSet) -> None:
 
 def test_rows_are_the_same_in_another_process_hash_seed_and_mixture(many: TaskSet) -> None:
     code = (
-        "import json, sys; from milepost.recipe import *; from milepost.tasks import load_tasks\n"
+        "import json, sys; from milepost.sections import SourceSection, TasksSection\n"
+        "from milepost.tasks import load_tasks\n"
         "sources = [SourceSection.model_validate(s) for s in json.load(sys.stdin)]\n"
         "tasks = load_tasks(TasksSection(sources=sources, validation=0, test=0), 0).train\n"
         "print(json.dumps([[t.key, t.columns] for t in tasks]))"

@@ -12,7 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "milepost"
 # A module may import from layers above its own, and within its layer from modules named before it.
 LAYERS = [
     ["types"],
-    ["env", "tools", "unsafe_rewards", "recipe", "length_terms", "streams", "families", "sources", "shape", "scripted",
+    ["env", "tools", "unsafe_rewards", "sections", "reward_sections", "recipe",
+     "length_terms", "streams", "families", "sources", "shape", "scripted",
      "tasks", "worker_main", "scorers", "workers", "plain", "sandbox_walls", "sandbox_filter", "sandbox_child",
      "sandbox_keeper", "sandbox_main", "sandbox_runs", "sandbox_runtime", "sandbox_probe", "sandbox_cell", "sandbox",
      "verifiers.code_gold", "verifiers.code",

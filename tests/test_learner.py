@@ -9,7 +9,7 @@ from test_executors import batch_of, episodes, off_policy, tiny
 
 from milepost.learner import Learner, deal, default_lr
 from milepost.models import Policy
-from milepost.recipe import CorrectionSection, KlSection, LossSection, OptimizerSection, UpdateSection
+from milepost.sections import CorrectionSection, KlSection, LossSection, OptimizerSection, UpdateSection
 from milepost.types import Credit
 
 

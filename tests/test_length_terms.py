@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from milepost.credit import advantages
 from milepost.length_terms import LengthController, LengthTerm, length_bounds, length_part, length_term
-from milepost.recipe import LengthSection, make_recipe
+from milepost.recipe import make_recipe
 from milepost.reward import Grader
+from milepost.reward_sections import LengthSection
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 from milepost.unsafe_rewards import UNSAFE_KEYS, UNSAFE_LENGTHS
 

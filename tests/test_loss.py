@@ -23,7 +23,7 @@ from milepost.loss import (
     policy_loss,
     summarize,
 )
-from milepost.recipe import CorrectionSection, KlSection, LossSection
+from milepost.sections import CorrectionSection, KlSection, LossSection
 
 NO_KL, NO_CORRECTION = KlSection(), CorrectionSection(kind="none")
 HIGHER = {"clip_low": 0.2, "clip_high": 0.28}

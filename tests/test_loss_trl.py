@@ -24,7 +24,8 @@ import torch
 from milepost.credit import advantages
 from milepost.forest import aggregation_weights
 from milepost.loss import Events, policy_loss, summarize
-from milepost.recipe import CorrectionSection, KlSection, LossSection, make_recipe
+from milepost.recipe import make_recipe
+from milepost.sections import CorrectionSection, KlSection, LossSection
 
 pytest.importorskip("trl")
 

@@ -36,7 +36,7 @@ from transformers import (
 from milepost import embedded, models
 from milepost.models import Policy, head_of, load_model, save_policy
 from milepost.policy import make_tokenizer
-from milepost.recipe import ModelSection
+from milepost.sections import ModelSection
 from milepost.types import MilepostError, RecipeError
 
 TOKENIZER = make_tokenizer(list("0123456789+="), "characters", 64)  # 15 ids, end of turn 1
@@ -457,7 +457,7 @@ def test_a_complete_cache_is_used_without_gguf_pip_or_network(monkeypatch, tmp_p
 @pytest.mark.nightly
 def test_two_processes_convert_the_embedded_model_at_once(tmp_path):
     code = (
-        "from milepost.models import load_model; from milepost.recipe import ModelSection, TasksSection\n"
+        "from milepost.models import load_model; from milepost.sections import ModelSection, TasksSection\n"
         "from milepost.render import prompt_ids; import torch\n"
         "p = load_model(ModelSection(device='cpu'))\n"
         "ids = torch.tensor(prompt_ids('What is the capital of France?', p.tokenizer, TasksSection())).long()[None]\n"

@@ -11,7 +11,7 @@ from test_forest import episode
 from milepost.executors import Executor
 from milepost.forest import plan, tree_mask
 from milepost.loss import OBJECTIVES
-from milepost.recipe import LossSection
+from milepost.sections import LossSection
 
 
 def long_batch(length=150, members=1, seed=0):

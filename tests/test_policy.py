@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from milepost.models import load_model
 from milepost.policy import CHARSET, SIZES, made_policy, make_tokenizer, new_policy, vocabulary
-from milepost.recipe import ModelSection, TasksSection, make_recipe
+from milepost.recipe import make_recipe
 from milepost.render import completion_ids, decode, prompt_ids
+from milepost.sections import ModelSection, TasksSection
 from milepost.types import DataError, RecipeError
 
 SECTION = TasksSection()

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost import scorers
-from milepost.recipe import RewardFunctionSection, RewardSection
 from milepost.reward import Grader
+from milepost.reward_sections import RewardFunctionSection, RewardSection
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 
 DONE = StopReason(StopKind.TERMINATED, "end_of_turn")

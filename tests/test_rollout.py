@@ -17,9 +17,10 @@ from milepost.engines.base import SamplingSettings
 from milepost.forest import build_batch
 from milepost.launch import codec_of
 from milepost.learner import UpdateReport
-from milepost.recipe import CreditSection, RolloutSection, make_recipe
+from milepost.recipe import make_recipe
 from milepost.render import prompt_ids
 from milepost.rollout import play
+from milepost.sections import CreditSection, RolloutSection
 from milepost.stages.grpo import episode_metrics, update_metrics
 from milepost.stages.sft import as_episodes, batch_at
 from milepost.tasks import demonstrations

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milepost.recipe import SftSection, SourceSection, TasksSection
+from milepost.sections import SftSection, SourceSection, TasksSection
 from milepost.sources import load_function
 from milepost.tasks import TaskOrder, TaskSet, allot, demonstrations, load_tasks
 from milepost.types import DataError, RecipeError, Task

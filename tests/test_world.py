@@ -20,7 +20,8 @@ from milepost.forest import build_batch
 from milepost.hosts import Hosts
 from milepost.launch import codec_of
 from milepost.models import load_model
-from milepost.recipe import EnvSection, ModelSection, make_recipe
+from milepost.recipe import make_recipe
+from milepost.sections import EnvSection, ModelSection
 from milepost.types import Credit, StopKind, StopReason, Task
 from milepost.world import World, play_world
 

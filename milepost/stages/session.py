@@ -24,10 +24,11 @@ from milepost.health.canary import Finding, drift, weights_arrived
 from milepost.learner import Learner
 from milepost.models import Policy, load_model, save_policy
 from milepost.progress import say
-from milepost.recipe import ModelSection, Recipe
+from milepost.recipe import Recipe
 from milepost.reward import Grader
 from milepost.reward_spec import EnvGrader
 from milepost.rollout import Codec, play
+from milepost.sections import ModelSection
 from milepost.store import Run
 from milepost.tasks import TaskSet
 from milepost.types import (

@@ -18,8 +18,8 @@ from milepost.forest import Batch, build_batch
 from milepost.learner import Learner, default_lr
 from milepost.profile import mark_step
 from milepost.progress import Progress
-from milepost.recipe import LossSection
 from milepost.scripted import demonstrator
+from milepost.sections import LossSection
 from milepost.stages.session import Session, peak_memory_gb
 from milepost.tasks import demonstrations, some
 from milepost.types import Credit, Episode, EpisodeId, Sampled, StopKind, StopReason, Task, Turn

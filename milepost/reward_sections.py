@@ -1,0 +1,174 @@
+"""The settings of the reward: functions, costs, judges of turns, length, and how their parts make one number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from milepost.sections import Section, as_toml, setting
+from milepost.unsafe_rewards import SAFE_LENGTHS, refuse_unsafe_keys, refuse_unsafe_length
+
+
+class RewardFunctionSection(Section):
+    name: str = setting(..., "exact | numeric | regex | reasoning_gym, or module:function, or file.py:function")
+    weight: float = setting(1.0, "correctness 1, format 0.1", seeds="correctness 1, format .1")
+    params: dict[str, Any] = setting({}, "passed to the function")
+    label: str = setting("", "name of the part in metrics; empty: the function's name")
+
+
+class CostSection(Section):
+    name: str = setting(..., "turns, calls, invalid, tokens, seconds, or a cost that the environment declares")
+    free: float = setting(0.0, "units that cost nothing", ge=0)
+    weight: float = setting(0.01, "what each further unit costs")
+    cap: float = setting(0.1, "the most that all units together cost")
+
+    @model_validator(mode="after")
+    def _check(self) -> CostSection:
+        if self.weight <= 0:
+            raise ValueError(
+                f"reward.costs {self.name}: weight = {self.weight:g} would pay for every unit: at −0.1, ten calls earn "
+                "1.0, as much as success; use a weight above 0 such as 0.01"
+            )
+        if self.cap <= 0:
+            raise ValueError(
+                f"reward.costs {self.name}: cap = {self.cap:g} is no cap, and a cost without one outweighs success: at "
+                "0.01, 150 units cost 1.5; use a cap above 0 such as 0.1"
+            )
+        return self
+
+
+class TurnScorerSection(Section):
+    name: str = setting(..., "module:function or file.py:function; it sees one turn and says 0 to 1, or None: cannot tell")
+    weight: float = setting(0.05, "what a turn that is scored 1 earns; 0: only measured", ge=0)
+    cap: float = setting(0.2, "the most that all turns of an episode earn by it", gt=0)
+    params: dict[str, Any] = setting({}, "passed to the function")
+    label: str = setting("", "name of the part in metrics; empty: the function's name")
+
+    @model_validator(mode="after")
+    def _check(self) -> TurnScorerSection:
+        if not self.weight and self.cap != type(self).model_fields["cap"].default:
+            raise ValueError(
+                f"reward.turn_scorers {self.resolved_label}: cap = {self.cap:g} does nothing while weight = 0, which pays "
+                "nothing; remove it, or use a weight above 0 such as 0.05"
+            )
+        return self
+
+    @property
+    def resolved_label(self) -> str:
+        return self.label or self.name.rpartition(":")[2]
+
+
+class LengthSection(Section):
+    form: Literal["none", "kimi", "gr3", "l1_max", "overlong"] = setting(
+        "none",
+        "of the sampled tokens of an episode; only forms that never pay a wrong answer",
+        symptom="output longer and worse",
+    )
+    weight: float = setting(0.0, "0: by form: kimi 0.1, gr3 0.1, l1_max 0.0003 per token, overlong 0.5", ge=0)
+    target: int = setting(0, "l1_max: the length that pays half; overlong: where the whole penalty is reached", ge=0)
+    buffer: int = setting(0, "overlong: tokens before target over which the penalty ramps up", ge=0)
+    floor: float = setting(0.1, "l1_max: share of the outcome that the longest success keeps", ge=0, lt=1)
+    max_mean: int = setting(0, "0: off; tokens above which a step's mean length raises the weight for the next one", ge=0)
+    max_weight: float = setting(0.0, "max_mean: the weight rises no further", ge=0)
+    rate: float = setting(0.1, "max_mean: how much the weight rises or falls per step, as a share", gt=0, le=1)
+
+    @field_validator("form", mode="before")
+    @classmethod
+    def _is_safe(cls, form: Any) -> Any:
+        refuse_unsafe_length(form)
+        return form
+
+    @model_validator(mode="after")
+    def _check(self) -> LengthSection:
+        uses = {"weight": SAFE_LENGTHS, "target": ("l1_max", "overlong"), "buffer": ("overlong",), "floor": ("l1_max",),
+                "max_mean": SAFE_LENGTHS, "max_weight": SAFE_LENGTHS, "rate": SAFE_LENGTHS}  # fmt: skip
+        for key, forms in uses.items():
+            idle = self.form not in forms or (key in ("max_weight", "rate") and not self.max_mean)
+            if idle and getattr(self, key) != type(self).model_fields[key].default:
+                works = "reward.length.max_mean" if self.form in forms else f'reward.length.form = "{forms[0]}"'
+                raise ValueError(
+                    f"reward.length.{key} = {getattr(self, key)} does nothing while reward.length.form = "
+                    f'"{self.form}"{" and max_mean = 0" if self.form in forms else ""}; remove it, or set {works}'
+                )
+        if self.form in ("l1_max", "overlong") and not self.target:
+            raise ValueError(
+                f'reward.length.form = "{self.form}" needs reward.length.target, in sampled tokens of an episode'
+            )
+        if self.form == "overlong" and not 0 < self.buffer <= self.target:
+            raise ValueError(
+                f"reward.length.buffer = {self.buffer} must lie between 1 and reward.length.target = {self.target}; a "
+                "fifth of it works"
+            )
+        if self.max_mean and self.max_weight <= self.resolved_weight:
+            raise ValueError(
+                f"reward.length.max_weight = {self.max_weight:g} must exceed the weight, {self.resolved_weight:g}, that "
+                f"max_mean is to raise; {2 * self.resolved_weight:g} works"
+            )
+        return self
+
+    @property
+    def resolved_weight(self) -> float:
+        return self.weight or {"none": 0.0, "kimi": 0.1, "gr3": 0.1, "l1_max": 0.0003, "overlong": 0.5}[self.form]
+
+
+class RewardSection(Section):
+    functions: list[RewardFunctionSection] = setting([], "summed by weight", symptom="success flat while reward rises")
+    success: str = setting("", "label of the part whose value ≥ success_at means success; empty: the first function")
+    success_at: float = setting(1.0, "a shaped 0.1 is not success")
+    extract: str = setting("", "regex whose last match's first group is the answer; empty: the whole completion")
+    timeout_seconds: float = setting(10.0, "per completion; slower is unscorable, not zero", gt=0)
+    canary_good: str = setting("", "a completion template that must score as success ({answer} is filled in)")
+    outcome: float = setting(1.0, "environments: what success is worth", gt=0)
+    milestones: dict[str, float] = setting(
+        {}, "environments: name = weight; progress that the environment sees, paid once each"
+    )
+    milestone_cap: float = setting(0.5, "the most that all milestones together pay", gt=0)
+    milestone_form: Literal["bonus", "potential"] = setting(
+        "bonus",
+        'added to the reward, or γΦ′ − Φ per turn, which leaves the optimum as it is and needs credit.rule = "turn"',
+    )
+    potential: float = setting(
+        0.0,
+        "environments: weight of the environment's own potential Φ, 0 to 1; each turn also gets weight · (γΦ′ − Φ), which "
+        'leaves the optimum as it is and needs credit.rule = "turn"',
+        ge=0,
+    )
+    costs: list[CostSection] = setting(
+        [], 'environments: what an episode uses up, such as {name = "calls", free = 4, weight = 0.01, cap = 0.1}'
+    )
+    turn_scorers: list[TurnScorerSection] = setting(
+        [], 'environments: what judges each turn, such as {name = "my_judge.py:judge", weight = 0.05, cap = 0.2}'
+    )
+    combine: Literal["sum", "gdpo"] = setting(
+        "sum", "sum: by weight. gdpo: each part z-scored within its group, then weighted, then scaled over the batch"
+    )
+    length: LengthSection = Field(default_factory=LengthSection)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_safe(cls, values: Any) -> Any:
+        if isinstance(values, Mapping):
+            refuse_unsafe_keys(values)
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> RewardSection:
+        for name, weight in self.milestones.items():
+            if not weight > 0:
+                raise ValueError(
+                    f"reward.milestones.{name} = {weight:g}: a milestone is progress and pays more than 0; what should "
+                    "cost something belongs under [[reward.costs]]"
+                )
+        for key in ("milestone_cap", "milestone_form"):
+            if not self.milestones and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"reward.{key} = {as_toml(getattr(self, key))} does nothing without reward.milestones; "
+                                 "remove it, or name milestones of the environment")  # fmt: skip
+        if twice := [name for name, count in Counter(cost.name for cost in self.costs).items() if count > 1]:
+            raise ValueError(f"reward.costs: two of them are called {twice[0]!r}; one each")
+        labels = Counter(scorer.resolved_label for scorer in self.turn_scorers)
+        if twice := [label for label, count in labels.items() if count > 1]:
+            raise ValueError(f"reward.turn_scorers: two of them are called {twice[0]!r}; give one of them another `label`")
+        return self
