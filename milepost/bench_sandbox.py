@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-from milepost.sandbox import Sandbox
+from milepost.sandbox.pool import Sandbox
 from milepost.types import RecipeError
 from milepost.verifiers.code import score_many
 

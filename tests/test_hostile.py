@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from milepost.sandbox import Sandbox
-from milepost.sandbox_probe import num_descendants
-from milepost.sandbox_runs import Limits
+from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.probe import num_descendants
+from milepost.sandbox.runs import Limits
 from milepost.types import RecipeError
 from milepost.verifiers.code import score
 

@@ -14,9 +14,9 @@ LAYERS = [
     ["types"],
     ["env", "tools", "unsafe_rewards", "sections", "reward_sections", "recipe",
      "length_terms", "streams", "families", "sources", "shape", "scripted",
-     "tasks", "worker_main", "scorers", "workers", "plain", "sandbox_walls", "sandbox_filter", "sandbox_child",
-     "sandbox_keeper", "sandbox_main", "sandbox_runs", "sandbox_runtime", "sandbox_probe", "sandbox_cell", "sandbox",
-     "verifiers.code_gold", "verifiers.code",
+     "tasks", "worker_main", "scorers", "workers", "sandbox.plain", "sandbox.walls", "sandbox.filter", "sandbox.child",
+     "sandbox.keeper", "sandbox.main", "sandbox.runs", "sandbox.runtime", "sandbox.probe", "sandbox.cell", "sandbox.pool",
+     "verifiers.code_same", "verifiers.code_gold", "verifiers.code",
      "verifiers.extract", "verifiers.json_schema", "verifiers.call_formats", "verifiers.toolcalls",
      "verifiers.repetition", "verifiers.format",
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_parse", "verifiers.math_value",
@@ -44,7 +44,7 @@ TORCH_FREE = [
     "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
     "health.canary", "health.order", "health.preflight", "health.env_check", "profile", "tune", "report", "rollout",
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
-    "envs.desk", "envs.maze_tasks", "envs.maze", "sandbox",
+    "envs.desk", "envs.maze_tasks", "envs.maze", "sandbox.pool",
     "verifiers.code", "verifiers.math", "verifiers.toolcalls", "verifiers.format", "turn_scorers",
 ]  # fmt: skip
 

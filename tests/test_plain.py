@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milepost.plain import NotPlain, Opaque, Rule, decode, encode, same, same_text
+from milepost.sandbox.plain import NotPlain, Opaque, decode, encode
+from milepost.verifiers.code_same import Rule, same, same_text
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(),

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from milepost.bench_sandbox import SandboxBench
 from milepost.cli import main
-from milepost.sandbox import Sandbox
-from milepost.sandbox_probe import num_descendants, probe
-from milepost.sandbox_runs import Limits, Ran, _records, calls, checks, program
-from milepost.sandbox_runtime import runtime
+from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.probe import num_descendants, probe
+from milepost.sandbox.runs import Limits, Ran, _records, calls, checks, program
+from milepost.sandbox.runtime import runtime
 from milepost.types import RecipeError
 
 LIMITS = Limits(seconds=5.0, cpu_seconds=2, memory_mb=96, processes=16, tmp_mb=8, file_mb=2)
@@ -370,14 +370,14 @@ def test_a_door_that_is_open_is_told() -> None:
 
 BLOCKED = """
 import errno, struct
-from milepost.sandbox_filter import MACHINE, install_filter
+from milepost.sandbox.filter import MACHINE, install_filter
 # This process may not make namespaces any more, nor may its children: load the number, refuse unshare, allow the rest.
 lines = (0x20, 0, 0, 0), (0x15, 0, 1, (272, 97)[MACHINE]), (0x06, 0, 0, 0x50000 | errno.EPERM), (0x06, 0, 0, 0x7FFF0000)
 install_filter(b"".join(struct.pack("=HBBI", *line) for line in lines))
 from milepost.bench_sandbox import SandboxBench
 from milepost.cli import main
-from milepost.sandbox import Sandbox
-from milepost.sandbox_runs import program
+from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.runs import program
 from milepost.types import RecipeError
 with Sandbox(1) as box:
     print(box.isolation.level, *box.isolation.refused, sep="\\n")
@@ -404,8 +404,8 @@ def test_where_namespaces_are_forbidden_the_next_wall_is_used_or_it_is_said() ->
 UNPRIVILEGED = """
 from milepost.bench_sandbox import SandboxBench
 from milepost.cli import main
-from milepost.sandbox import Sandbox
-from milepost.sandbox_runs import Limits, program
+from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.runs import Limits, program
 with Sandbox(1, limits=Limits(processes=8)) as box:
     code = "import os\\nprint(os.getuid())\\ntry:\\n    os.fork()\\nexcept OSError:\\n    print('refused')"
     print(box.isolation)
@@ -496,8 +496,8 @@ ABANDONED = """
 import sys, threading
 from milepost.bench_sandbox import SandboxBench
 from milepost.cli import main
-from milepost.sandbox import Sandbox
-from milepost.sandbox_runs import Limits, program
+from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.runs import Limits, program
 box = Sandbox(1, limits=Limits(seconds=60, memory_mb=64))
 print(box.pids[0], *set(box.isolation.facts["groups"].values()), flush=True)
 box.run([program("import os, time\\nos.setsid\\nprint(1, flush=True)\\ntime.sleep(60)", limits=Limits(seconds=60))])

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milepost.sandbox import Sandbox
-from milepost.sandbox_runs import Limits, Ran
+from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.runs import Limits, Ran
 from milepost.verifiers.code import (
     Broken,
     _drive,

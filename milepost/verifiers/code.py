@@ -27,10 +27,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from milepost.plain import same, same_text
-from milepost.sandbox import Sandbox
-from milepost.sandbox_runs import Limits, Ran, Run, calls, checks, program
+from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.runs import Limits, Ran, Run, calls, checks, program
 from milepost.verifiers.code_gold import BadGold, Extraction, Problem, extract_code, read_gold, refuse_what_cannot_compile
+from milepost.verifiers.code_same import same, same_text
 
 # --- judging --------------------------------------------------------------------------------------------------------
 

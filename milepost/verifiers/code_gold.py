@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from milepost.plain import Rule
+from milepost.verifiers.code_same import Rule
 
 MAX_CHARACTERS = 500_000
 _TAG = re.compile(r"\{?\.?(?:python[\d.]*|py3?)(?![a-z])", re.IGNORECASE)

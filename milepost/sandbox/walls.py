@@ -1,6 +1,6 @@
 """The walls of the sandbox: namespaces and mounts, Landlock, control groups, resource limits.
 
-Plain system calls through ctypes, for the program inside (`sandbox_main.py`); standard library only. Every function
+Plain system calls through ctypes, for the program inside (`main.py`); standard library only. Every function
 raises OSError where the system refuses, and none goes on without. docs/sandbox.md says what each wall is for.
 """
 

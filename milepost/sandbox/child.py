@@ -25,7 +25,7 @@ import traceback
 import types
 from typing import Any
 
-from milepost.plain import NotPlain, decode, encode
+from milepost.sandbox.plain import NotPlain, decode, encode
 
 RESULTS, FROM_PEER, TO_PEER = 3, 4, 5
 FILE = "solution.py"

@@ -12,7 +12,7 @@ import ctypes
 import errno
 import struct
 
-from milepost.sandbox_walls import MACHINE, check, linux
+from milepost.sandbox.walls import MACHINE, check, linux
 
 # Number on x86_64 and on aarch64; -1: does not exist there.
 _REFUSED = """

@@ -9,7 +9,7 @@ A program has no network, no file but a read-only Python and a folder of its own
 memory, processes, file size and output. Nothing of it is left when its run is over. Where no isolation works, `Sandbox`
 raises: limits alone (`allow_plain=True`) must be asked for and warn. docs/sandbox.md tells what each wall is for.
 
-Each of the pool's cells is a fork server behind its own walls (`sandbox_main.py`): a run costs two forks, not an
+Each of the pool's cells is a fork server behind its own walls (`main.py`): a run costs two forks, not an
 interpreter's start. Cells that fail are replaced; a run that takes its cell with it is tried once more in a fresh one.
 """
 
@@ -26,10 +26,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from milepost.sandbox_cell import Cell, CellError
-from milepost.sandbox_probe import probe
-from milepost.sandbox_runs import WARDEN_KILLED, Limits, Ran, Run, program
-from milepost.sandbox_runtime import runtime
+from milepost.sandbox.cell import Cell, CellError
+from milepost.sandbox.probe import probe
+from milepost.sandbox.runs import WARDEN_KILLED, Limits, Ran, Run, program
+from milepost.sandbox.runtime import runtime
 from milepost.types import RecipeError
 
 LEVELS = ("namespaces", "landlock", "plain")

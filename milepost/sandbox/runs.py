@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from milepost.plain import encode
+from milepost.sandbox.plain import encode
 
 WARDEN_KILLED = "its warden was killed"
 

@@ -1,6 +1,6 @@
-"""The program that builds the sandbox's walls and then serves behind them. Started by `sandbox.py`, never by hand.
+"""The program that builds the sandbox's walls and then serves behind them. Started by `cell.py`, never by hand.
 
-It gets the socket's descriptor as its argument and reads its configuration there. `sandbox_keeper.py` is what it becomes.
+It gets the socket's descriptor as its argument and reads its configuration there. `keeper.py` is what it becomes.
 Standard library only.
 """
 
@@ -13,13 +13,14 @@ import importlib
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_ROOT = str(Path(__file__).resolve().parents[2])
 sys.path.insert(0, _ROOT)
-from milepost import sandbox_walls as walls  # noqa: E402
-from milepost.sandbox_filter import make_filter  # noqa: E402
-from milepost.sandbox_keeper import Keeper, receive, send  # noqa: E402
+from milepost.sandbox import walls  # noqa: E402
+from milepost.sandbox.filter import make_filter  # noqa: E402
+from milepost.sandbox.keeper import Keeper, receive, send  # noqa: E402
 
 KEEPER_BYTES = 64 << 20  # what launcher, keeper and wardens may take beside a program's memory
 KEEPER_PROCESSES = 6

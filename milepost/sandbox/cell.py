@@ -17,9 +17,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from milepost import sandbox_main
-from milepost.sandbox_keeper import FRAME, GIVEN, memory_file, receive, send
-from milepost.sandbox_runs import Ran, Run, read_result
+from milepost.sandbox import main
+from milepost.sandbox.keeper import FRAME, GIVEN, memory_file, receive, send
+from milepost.sandbox.runs import Ran, Run, read_result
 
 START_SECONDS, GRACE_SECONDS = 30.0, 5.0
 MAX_REPLY_BYTES = 1 << 20
@@ -44,7 +44,7 @@ class Cell:
         self.socket, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-s", "-S", os.path.abspath(sandbox_main.__file__), str(theirs.fileno())],
+                [sys.executable, "-P", "-s", "-S", os.path.abspath(main.__file__), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment(),
                 pass_fds=(theirs.fileno(),), start_new_session=True, cwd="/",
             )  # fmt: skip

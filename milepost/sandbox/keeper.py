@@ -1,11 +1,11 @@
 """The keeper of the sandbox: plays programs one after another, each in a fresh process behind the walls.
 
-Started by `sandbox_main.py`; standard library only. The processes, from the outside in:
+Started by `main.py`; standard library only. The processes, from the outside in:
 
     launcher   the caller's user; makes the control group, writes the user namespace's maps, waits
       keeper   process 1 of its own namespaces, nothing of the host but a read-only runtime; runs no untrusted code
         warden   process 1 of the namespaces of one run, with a /tmp of its own; when it ends, the kernel kills all in them
-          program  no privileges, system call filter, limits; runs the untrusted code (`sandbox_child.py`)
+          program  no privileges, system call filter, limits; runs the untrusted code (`child.py`)
 
 Without namespaces the launcher is the keeper, there is no warden, and the program cannot start processes.
 
@@ -30,9 +30,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from milepost import sandbox_child
-from milepost import sandbox_walls as walls
-from milepost.sandbox_filter import install_filter, make_filter
+from milepost.sandbox import child, walls
+from milepost.sandbox.filter import install_filter, make_filter
 
 FRAME = struct.Struct(">I")
 GIVEN = ("job", "out", "err", "results")
@@ -224,7 +223,7 @@ class Keeper:
             os._exit(1)
         os.close(status)
         try:
-            os._exit(sandbox_child.run(job))
+            os._exit(child.run(job))
         finally:
             os._exit(1)
 
