@@ -7,7 +7,6 @@ proves itself against plain on first use (`Executor.prove`) and is switched off,
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from transformers import DynamicCache
 
 from milepost.engines.base import WorkCounters
 from milepost.forest import Batch, Call, plan, tree_mask
-from milepost.models import Head, head_of
+from milepost.models import Head, cache_name_of, head_of
 from milepost.pieces import Pieces
 
 log = logging.getLogger("milepost")
@@ -57,6 +56,8 @@ class Executor:
 
     def __post_init__(self) -> None:
         self.head: Head | None = head_of(self.model)
+        # A model without a cache refuses any name: `_prove_pieces` then runs its calls whole.
+        self.cache_name = cache_name_of(self.model if self.head is None else self.head.body) or "past_key_values"
         if self.head is None and self.kind == "packed":
             log.warning("the model's head does more than one matrix product (soft-cap or scale): plain executor")
             self.kind = "plain"
@@ -161,8 +162,6 @@ class _Laid:
         self.executor, self.batch, self.call = executor, batch, call
         self.device = next(executor.model.parameters()).device
         self.masked = kind == "packed" and _is_tree(call)
-        body = executor.model if executor.head is None else executor.head.body
-        self.cache_name = "cache" if "cache" in inspect.signature(body.forward).parameters else "past_key_values"
         self.ids, self.positions = (np.full((len(call.rows), call.width), filler, np.int64) for filler in (FILLER, 0))
         for r, nodes in enumerate(call.rows):
             self.ids[r, : len(nodes)] = batch.forest.ids_U[nodes]
@@ -198,7 +197,7 @@ class _Laid:
         mine = (column >= first) & (column < last)
         events = mine[self.which].nonzero()[:, 0]
         at = row[mine] * (last - first) + column[mine] - first
-        states = self.states(first, last, {"use_cache": True, self.cache_name: cache})[at]
+        states = self.states(first, last, {"use_cache": True, self.executor.cache_name: cache})[at]
         read = self.read(states, (mine.cumsum(0) - 1)[self.which[events]], events)
         return events, read.logprobs, read.entropy
 

@@ -9,6 +9,7 @@ wherever the facts allow it.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import re
@@ -268,6 +269,12 @@ def head_of(model: nn.Module) -> Head | None:
         return None
     head = Head(body, linear.weight, linear.bias)
     return head if _probe(model, head, linear) else None
+
+
+def cache_name_of(model: nn.Module) -> str | None:
+    """The keyword under which the model's forward takes keys and values; None: it takes none. Architectures differ."""
+    names = inspect.signature(model.forward).parameters
+    return next((name for name in ("cache", "past_key_values") if name in names), None)
 
 
 def _probe(model: nn.Module, head: Head, linear: nn.Linear) -> bool:

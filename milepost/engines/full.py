@@ -17,7 +17,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from milepost.engines.base import WorkCounters
-from milepost.models import Head, head_of
+from milepost.models import Head, cache_name_of, head_of
 
 _TOKENS = 4096
 """Padded tokens in one scoring forward."""
@@ -50,7 +50,7 @@ def model_facts(model: Any, device: torch.device) -> ModelFacts:
     config = model.config.get_text_config()
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     names = inspect.signature(inner.forward).parameters
-    cache_name = next((name for name in ("cache", "past_key_values") if name in names), None)
+    cache_name = cache_name_of(inner)
     if cache_name is None:
         raise ValueError(
             f"{type(inner).__name__} takes no key/value cache, so it cannot be sampled from; use an attention model"
