@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,13 +144,17 @@ def check_signature(scorer: Scorer, where: str) -> None:
     if not scorer.accepts("completions"):
         shown = ", ".join(scorer.parameters) or "nothing"
         raise RecipeError(f"{where} takes ({shown}) but is given the keyword `completions`; add it, or **kwargs")
+    check_params(scorer, GIVEN, where)
+
+
+def check_params(scorer: Scorer, given: Collection[str], where: str) -> None:
+    """Refuses params that take the name of something `given`, and those that the function has no place for."""
     for key in scorer.params:
-        if key in GIVEN:
+        if key in given:
             raise RecipeError(f"{where}: params.{key} is a name that Milepost fills in itself; rename the parameter")
         if not scorer.accepts(key):
-            raise RecipeError(
-                f"{where} has no parameter {key!r}, which params sets; it takes {', '.join(scorer.parameters)}"
-            )
+            shown = ", ".join(scorer.parameters) or "nothing"
+            raise RecipeError(f"{where} has no parameter {key!r}, which params sets; it takes {shown}")
 
 
 def task_problem(scorer: Scorer, task: Task, present: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from milepost.reward_checks import Scorer, load_scorer, short
+from milepost.reward_checks import Scorer, check_params, load_scorer, short
 from milepost.reward_sections import RewardSection
 from milepost.types import Episode, Message, RecipeError, Task
 from milepost.workers import Answer, Call, spent_by
@@ -153,13 +153,7 @@ def _read_before(task: Task, episode: Episode, t: int) -> list[Message] | None:
 def check_turn_signature(scorer: Scorer, where: str) -> None:
     """Refuses a function that could not be called, or would see nothing of the turn. Raises RecipeError."""
     given = ", ".join(TURN_GIVEN)
-    for key in scorer.params:
-        if key in TURN_GIVEN:
-            raise RecipeError(f"{where}: params.{key} is a name that Milepost fills in itself; rename the parameter")
-        if not scorer.accepts(key):
-            raise RecipeError(
-                f"{where} has no parameter {key!r}, which params sets; it takes {', '.join(scorer.parameters) or 'nothing'}"
-            )
+    check_params(scorer, TURN_GIVEN, where)
     for key in scorer.required:
         if key not in TURN_GIVEN and key not in scorer.params:
             raise RecipeError(
