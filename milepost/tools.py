@@ -97,7 +97,7 @@ def check_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Tool]) -
     or with the error that says what would work."""
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None:
-        shown = name if _NAME.fullmatch(name) else ""
+        shown = name if WORD.fullmatch(name) else ""
         return Call(shown, error=f"there is no tool {shown or 'of that name'}; use {_names(tools)}")
     given = {k: v for k, v in arguments.items() if v is not None or k not in tool.parameters or tool.parameters[k][1]}
     missing = [key for key, (_, required) in tool.parameters.items() if required and given.get(key) is None]
@@ -105,7 +105,7 @@ def check_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Tool]) -
     if missing:
         return Call(name, error=f"{name} needs {missing[0]}; it is {tool.signature()}")
     if extra:
-        what = extra[0] if _NAME.fullmatch(extra[0]) else "such parameter"
+        what = extra[0] if WORD.fullmatch(extra[0]) else "such parameter"
         return Call(name, error=f"{name} takes no {what}; it is {tool.signature()}")
     problems = (_wrong_type(key, tool.parameters[key][0], value) for key, value in given.items())
     if problem := next(filter(None, problems), None):
@@ -114,7 +114,8 @@ def check_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Tool]) -
 
 
 _THOUGHT = re.compile(r"\s*<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
-_NAME = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
+WORD = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
+"""What may be shown as the name of a tool or parameter: short, without blanks."""
 _NUMBER = r"[-+]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][-+]?\d{1,3})?"
 _INT_LIMIT = 2**63
 _SAMPLES = {int: 1, float: 1.5, str: "text", bool: True}
@@ -243,41 +244,46 @@ def _terse_value(value: Any) -> str:
 # --- JSON formats ---------------------------------------------------------------------------------------------------
 
 _JSON = json.JSONDecoder(strict=False)  # policies write line breaks into texts
-_NOTHING = object()
-_OPEN_TAG, _CLOSE_TAG = "<tool_call>", "</tool_call>"
-_TAG, _CLOSED = re.compile("</?tool_call>"), re.compile(rf"\s*{_CLOSE_TAG}")
-_BEGUN = re.compile(r'\{\s*"(?:name|type|function|parameters)"\s*:')
+NOTHING = object()
+"""Where there is no JSON value; None is one."""
+OPEN_TAG, _CLOSE_TAG = "<tool_call>", "</tool_call>"
+ANY_TAG = re.compile("</?tool_call>")
+"""Where a call in Hermes' format begins or ends."""
+CLOSED = re.compile(rf"\s*{_CLOSE_TAG}")
+"""What must follow its JSON."""
+BEGUN = re.compile(r'\{\s*"(?:name|type|function|parameters)"\s*:')
+"""Where a call in Llama 3's format begins: an object whose first key is one of a call's."""
 
 
-def _json_at(text: str, at: int) -> tuple[Any, int]:
-    """(value, where it ends), or (_NOTHING, at)."""
+def json_at(text: str, at: int) -> tuple[Any, int]:
+    """(value, where it ends), or (NOTHING, at)."""
     while text[at : at + 1].isspace():
         at += 1
     try:
         return _JSON.raw_decode(text, at)
     except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, nested too deeply
-        return _NOTHING, at
+        return NOTHING, at
 
 
 def _hermes(text: str, tools: Sequence[Tool]) -> Iterator[Call]:
     at = 0
-    while (at := text.find(_OPEN_TAG, at)) >= 0:
-        value, end = _json_at(text, at + len(_OPEN_TAG))
-        closed = _CLOSED.match(text, end)
-        if value is not _NOTHING and closed:
+    while (at := text.find(OPEN_TAG, at)) >= 0:
+        value, end = json_at(text, at + len(OPEN_TAG))
+        closed = CLOSED.match(text, end)
+        if value is not NOTHING and closed:
             yield _from_json(value, "hermes", tools)
         else:
-            problem = "that was not one JSON object" if value is _NOTHING or end < len(text.rstrip()) else "end the call"
+            problem = "that was not one JSON object" if value is NOTHING or end < len(text.rstrip()) else "end the call"
             yield Call("", error=f"{problem}; {usage(tools, 'hermes')}")
-        after = closed or _TAG.search(text, end)
-        at = len(text) if after is None else after.start() if after[0] == _OPEN_TAG else after.end()
+        after = closed or ANY_TAG.search(text, end)
+        at = len(text) if after is None else after.start() if after[0] == OPEN_TAG else after.end()
 
 
 def _llama(text: str, tools: Sequence[Tool]) -> Iterator[Call]:
     at = 0
-    while begun := _BEGUN.search(text, at):
-        value, at = _json_at(text, begun.start())
-        if value is _NOTHING:
+    while begun := BEGUN.search(text, at):
+        value, at = json_at(text, begun.start())
+        if value is NOTHING:
             yield Call("", error=f"that was no complete JSON object; {usage(tools, 'llama')}")
             return  # nothing says where it was meant to end
         if "name" in value or "parameters" in value:
@@ -288,11 +294,11 @@ def _from_json(value: Any, format: str, tools: Sequence[Tool]) -> Call:
     key = "arguments" if format == "hermes" else "parameters"
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return Call("", error=f'give the "name" of a tool; {usage(tools, format)}')
-    name, arguments = value["name"], value.get(key, _NOTHING)
+    name, arguments = value["name"], value.get(key, NOTHING)
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None or isinstance(arguments, dict):
         return check_call(name, arguments if isinstance(arguments, dict) else {}, tools)
-    problem = (f'"{key}" is missing' if arguments is _NOTHING else
+    problem = (f'"{key}" is missing' if arguments is NOTHING else
                f'"{key}" must be an object, not a JSON string' if isinstance(arguments, str) else
                f'"{key}" must be an object, not {type(arguments).__name__}')  # fmt: skip
     return Call(name, error=f"{problem}; write {_example(tool, format)}")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from milepost.tools import _BEGUN, _CLOSED, _NAME, _NOTHING, _OPEN_TAG, _TAG, _json_at
+from milepost.tools import ANY_TAG, BEGUN, CLOSED, NOTHING, OPEN_TAG, WORD, json_at
 
 FAULTS: dict[str, str] = {
     "not_json": "the call is no JSON, or something stands beside it",
@@ -90,8 +90,8 @@ _STRICT = json.JSONDecoder(strict=False, object_pairs_hook=_pairs, parse_float=_
 
 def _object_at(text: str, at: int) -> tuple[Any, int, str | None]:
     """(value, where it ends, the fault in it). Python takes the last of two equal keys, and NaN; no call may have them."""
-    value, end = _json_at(text, at)
-    if value is _NOTHING:
+    value, end = json_at(text, at)
+    if value is NOTHING:
         return value, end, "not_json"
     try:
         _STRICT.raw_decode(text[at:end].lstrip())
@@ -116,9 +116,9 @@ def json_alone(text: str) -> tuple[Any, str | None]:
     """(the one JSON value that a text is, None), or (what was read of it, the fault: a key of FAULTS)."""
     value, end, fault = _object_at(text, 0)
     rest = text[end:].strip()
-    if value is not _NOTHING and rest:
+    if value is not NOTHING and rest:
         return value, "several_objects" if rest[:1] in ("{", "[") else "not_json"
-    return (None if value is _NOTHING else value), fault
+    return (None if value is NOTHING else value), fault
 
 
 def fenced(text: str) -> list[str]:
@@ -131,8 +131,8 @@ def _call(value: Any, keys: Sequence[str], decode_twice: bool, *, encoded: bool 
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or not value["name"]:
         return Made(fault="no_name")
     name = value["name"]
-    arguments = next((value[key] for key in keys if key in value), _NOTHING)
-    if arguments is _NOTHING:
+    arguments = next((value[key] for key in keys if key in value), NOTHING)
+    if arguments is NOTHING:
         return Made(name, fault="no_arguments")
     if encoded and isinstance(arguments, str):
         arguments, fault = _decoded(arguments)
@@ -140,8 +140,8 @@ def _call(value: Any, keys: Sequence[str], decode_twice: bool, *, encoded: bool 
             return Made(name, fault=fault)
     if isinstance(arguments, str):
         inner, fault = _decoded(arguments)
-        if inner is _NOTHING or isinstance(inner, (str, Mapping)):
-            if inner is _NOTHING:
+        if inner is NOTHING or isinstance(inner, (str, Mapping)):
+            if inner is NOTHING:
                 return Made(name, fault="arguments_not_object")
             if not decode_twice or fault or not isinstance(inner, Mapping):
                 return Made(name, fault=fault or "double_encoded")
@@ -153,8 +153,8 @@ def _call(value: Any, keys: Sequence[str], decode_twice: bool, *, encoded: bool 
 
 def _decoded(text: str) -> tuple[Any, str | None]:
     value, end, fault = _object_at(text, 0)
-    if value is not _NOTHING and text[end:].strip():
-        return _NOTHING, "not_json"
+    if value is not NOTHING and text[end:].strip():
+        return NOTHING, "not_json"
     return value, fault
 
 
@@ -166,29 +166,29 @@ _MADE_UP = re.compile(r"<tool_response>|\[TOOL_RESULTS\]|<\|start_header_id\|>|<
 
 def _hermes(said: str, lone: Mapping[str, str], decode_twice: bool) -> Iterator[Made]:
     at = 0
-    while (begun := said.find(_OPEN_TAG, at)) >= 0:
+    while (begun := said.find(OPEN_TAG, at)) >= 0:
         if _MADE_UP.search(said, at, begun):
             return
-        value, end, fault = _object_at(said, begun + len(_OPEN_TAG))
-        closed = _CLOSED.match(said, end)
-        if value is not _NOTHING and closed:
+        value, end, fault = _object_at(said, begun + len(OPEN_TAG))
+        closed = CLOSED.match(said, end)
+        if value is not NOTHING and closed:
             yield Made(fault=fault) if fault else _call(value, ("arguments",), decode_twice)
-        elif value is not _NOTHING:
+        elif value is not NOTHING:
             rest = said[end : end + 1000].lstrip()
             yield Made(fault="several_objects" if rest[:1] in ("{", "[") else "not_json" if rest else "incomplete")
         else:
-            yield Made(fault="not_json" if _TAG.search(said, end) else "incomplete")
-        after = closed or _TAG.search(said, end)
-        at = len(said) if after is None else after.start() if after[0] == _OPEN_TAG else after.end()
+            yield Made(fault="not_json" if ANY_TAG.search(said, end) else "incomplete")
+        after = closed or ANY_TAG.search(said, end)
+        at = len(said) if after is None else after.start() if after[0] == OPEN_TAG else after.end()
 
 
 def _llama(said: str, lone: Mapping[str, str], decode_twice: bool) -> Iterator[Made]:
     at = 0
-    while begun := _BEGUN.search(said, at):
+    while begun := BEGUN.search(said, at):
         if _MADE_UP.search(said, at, begun.start()):
             return
         value, at, fault = _object_at(said, begun.start())
-        if value is _NOTHING:
+        if value is NOTHING:
             yield Made(fault="incomplete")
             return  # nothing says where it was meant to end
         if "name" in value or "parameters" in value:
@@ -241,7 +241,7 @@ def _mistral(said: str, lone: Mapping[str, str], decode_twice: bool) -> Iterator
         value, end, fault = _object_at(part, named.end())
         rest = part[end:].strip()
         if fault or rest:
-            yield Made("" if value is _NOTHING else named[1], fault=fault or "not_json")
+            yield Made("" if value is NOTHING else named[1], fault=fault or "not_json")
         else:
             yield _call({"name": named[1], "arguments": value}, ("arguments",), decode_twice)
 
@@ -270,7 +270,7 @@ def _react(said: str, lone: Mapping[str, str], decode_twice: bool) -> Iterator[M
             yield from _blob(content, decode_twice)
         elif brackets and following[0] != "action input":
             yield _input(brackets[1], brackets[2].strip(), lone.get(brackets[1]), decode_twice)
-        elif not _NAME.fullmatch(name := content.strip("`* \t")):
+        elif not WORD.fullmatch(name := content.strip("`* \t")):
             yield Made(fault="no_name")
         elif following[0] != "action input":
             yield Made(name, fault="no_arguments")
@@ -298,7 +298,7 @@ def _input(name: str, content: str, only: str | None, decode_twice: bool) -> Mad
     value, fault = _decoded(content)
     if only is not None and not isinstance(value, Mapping) and content and content[:1] not in ("{", "["):
         return Made(name, {only: value if isinstance(value, str) else content})
-    if value is _NOTHING:
+    if value is NOTHING:
         return Made(name, fault="not_json")
     return Made(name, fault=fault) if fault else _call({"name": name, "arguments": value}, ("arguments",), decode_twice)
 
