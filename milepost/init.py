@@ -16,7 +16,7 @@ from milepost.types import RecipeError
 TASKS_FILE = "tasks.jsonl"
 NUM_EXAMPLES = 600
 LISTS = ("tasks.sources", "reward.functions")
-UNSHOWN = ("reward.costs", "reward.turn_scorers")
+UNSHOWN = ("reward.costs", "reward.turn_scorers", "sft.lessons")
 """Lists that are empty by default: their own line says what an entry looks like, whose first key has no default."""
 
 # The settings that a person decides on for every run; all others stand as comments with their defaults.

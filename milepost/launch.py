@@ -78,7 +78,7 @@ def open_session(
         tokenizer = lru_cache(maxsize=1)(lambda: load_tokenizer(model))
         tasks = load_tasks(
             recipe.tasks, recipe.seed, rows=rows, check=grader.check_gold if isinstance(grader, Grader) else None,
-            generate=spec.generate if spec else None,
+            generate=spec.generate if spec else None, lessons=recipe.sft.lessons,
             length=lambda task: length(task.prompt, tokenizer(), recipe.tasks),
         )  # fmt: skip
         tell(str(tasks.report))
@@ -148,7 +148,9 @@ def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str], tokenizer:
         order = TaskOrder(tasks.train, recipe.tasks.order, recipe.seed, tasks.sources)
         order.take(recipe.rollout.prompts_per_step)
     if "sft" in stages and recipe.sft.steps and spec:
-        demonstrator(recipe.sft, spec)
+        for named in (recipe.sft.demonstrations, *(lesson.demonstrations for lesson in recipe.sft.lessons)):
+            if named:
+                demonstrator(named, spec)
         some(tasks.train, recipe.sft, recipe.seed)
     elif "sft" in stages and recipe.sft.steps:
         held_out = [*tasks.validation, *tasks.test]

@@ -95,6 +95,9 @@ class Recipe(Section):
                 'env.tool_format = "model" hands the tools to the chat template, which tasks.format = "text" leaves out; '
                 'set tasks.format = "chat", or env.tool_format = "terse"'
             )
+        if not self.env.name and any(lesson.size for lesson in self.sft.lessons):
+            raise ValueError('sft.lessons.size has an environment make tasks, but env.name is empty; name one, for example '
+                             'env.name = "desk", or leave size out to show the training tasks')  # fmt: skip
         if not self.env.name and any(source.kind == "environment" for source in self.tasks.sources):
             raise ValueError('tasks.sources: kind = "environment" needs env.name, for example "calc"')
         names = [s.name or s.path for s in self.tasks.sources]

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from milepost.env import Action, EnvSpec, Observation, Script, State
-from milepost.sections import SftSection
 from milepost.sources import load_function
 from milepost.tools import TERSE, Style, parse, split_thought
 from milepost.types import Episode, EpisodeId, RecipeError, Sampled, StopKind, StopReason, Task, Turn
@@ -107,9 +106,8 @@ def episode_of(played: Played, task: Task, member: int = 0) -> Episode:
     return Episode(name, f"scripted/0/{task.key}", tuple(turns), stop, facts=ends)
 
 
-def demonstrator(section: SftSection, spec: EnvSpec) -> Script:
+def demonstrator(named: str, spec: EnvSpec) -> Script:
     """What `sft.demonstrations` names: "gold", the environment's own script, or module:function. Raises RecipeError."""
-    named = section.demonstrations
     if named == "gold" and spec.gold is not None:
         return spec.gold
     if named == "gold":

@@ -350,6 +350,27 @@ class UpdateSection(Section):
     executor: Literal["packed", "plain"] = setting("packed", "packed: every shared prefix once; plain: one row per episode")
 
 
+class LessonSection(Section):
+    """A part of the warm start that comes before what [sft] itself says: easier tasks first."""
+
+    steps: int = setting(..., "how many of sft.steps it takes", ge=1)
+    size: int = setting(
+        0, "tasks that the environment makes for it alone, none of them held out; 0: the training tasks", ge=0
+    )
+    params: dict[str, Any] = setting({}, "difficulty of these tasks")
+    demonstrations: str = setting("", "empty: as sft.demonstrations; all of them are used")
+    batch_size: int = setting(0, "0: as sft.batch_size", ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> LessonSection:
+        if self.params and not self.size:
+            raise ValueError(
+                "sft.lessons.params does nothing while sft.lessons.size = 0, which shows the training tasks; set size to "
+                "the number of tasks to make, for example 4000"
+            )
+        return self
+
+
 class SftSection(Section):
     steps: int = setting(0, "0: no warm start", ge=0)
     batch_size: int = setting(16, "demonstrations per step", ge=1)
@@ -366,6 +387,21 @@ class SftSection(Section):
     lr: float = setting(0.0, "0: by model size", ge=0)
     schedule: Literal["constant", "linear", "cosine"] = setting("linear", "after warm-up")
     warmup_steps: int = setting(-1, "linear warm-up; −1: a fifth of the steps, at most 10", ge=-1)
+    lessons: list[LessonSection] = setting(
+        [],
+        "what is shown first, in order, such as {steps = 200, size = 4000, params = {max_steps = 5}}; the rest of the steps "
+        "is for sft.demonstrations",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> SftSection:
+        taken = sum(lesson.steps for lesson in self.lessons)
+        if self.lessons and taken >= self.steps:
+            raise ValueError(
+                f"sft.lessons take {taken} steps, but sft.steps = {self.steps} are all of them; use more than {taken}, so "
+                "that some are left for sft.demonstrations"
+            )
+        return self
 
 
 class GrpoSection(Section):

@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from milepost.sections import SftSection, SourceSection, TasksSection
+from milepost.families import derived_seed
+from milepost.sections import LessonSection, SftSection, SourceSection, TasksSection
 from milepost.shape import (
     Found,
     Unusable,
@@ -86,6 +87,8 @@ class TaskSet:
     report: LoadReport
     sources: Mapping[str, float]
     """Name → weight in the training mixture, in recipe order."""
+    lessons: tuple[tuple[Task, ...], ...] = ()
+    """Of each of `sft.lessons`, what is demonstrated in it."""
 
 
 def load_tasks(
@@ -96,15 +99,16 @@ def load_tasks(
     check: Callable[[Task], str | None] | None = None,
     length: Callable[[Task], int] | None = None,
     generate: Generate | None = None,
+    lessons: Sequence[LessonSection] = (),
 ) -> TaskSet:
     """Reads all sources (or `rows`: a datasets object, a list of mappings, or either by split name).
 
     `check(task)` gives the reason why the task's own checker rejects its gold answer, or None; it is not asked about
     tasks without one. `length(task)` counts the ids the policy would be sent (a lower bound will do for those over twice
     the limit); longer than `section.max_prompt_tokens` follows `section.overlong`. `generate` makes an environment's own
-    rows. Raises RecipeError for a source that cannot be read and DataError when what it holds cannot be used: no usable
-    task, a missing column, one prompt in two splits, too few tasks for the held-out splits, a prompt that `length` cannot
-    encode.
+    rows, those of `lessons` included. Raises RecipeError for a source that cannot be read and DataError when what it holds
+    cannot be used: no usable task, a missing column, one prompt in two splits, too few tasks for the held-out splits, a
+    prompt that `length` cannot encode.
     """
     if "{prompt}" not in section.template:
         raise RecipeError(
@@ -138,7 +142,42 @@ def load_tasks(
     splits, notes = _split(found, section, seed, weights, str(report))
     notes += shared_answers(splits)
     report = replace(report, splits={name: len(splits[name]) for name in SPLITS}, notes=report.notes + notes)
-    return TaskSet(**{name: tuple(splits[name]) for name in SPLITS}, report=report, sources=weights)
+    keys = {task.key for name in ("validation", "test") for task in splits[name]}
+    held_out = {one.prompt for items in found.values() for one in items if one.task.key in keys}
+    taught = tuple(
+        _lesson(i, lesson, section, seed, generate, length, held_out) if lesson.size else tuple(splits["train"])
+        for i, lesson in enumerate(lessons)
+    )
+    return TaskSet(**{name: tuple(splits[name]) for name in SPLITS}, report=report, sources=weights, lessons=taught)
+
+
+def _lesson(
+    position: int, lesson: LessonSection, section: TasksSection, seed: int, generate: Generate | None, length: Any,
+    held_out: set[str],
+) -> tuple[Task, ...]:  # fmt: skip
+    """Tasks that an environment makes for one lesson of the warm start, none of them held out.
+
+    Raises RecipeError or DataError.
+    """
+    source = SourceSection(kind="environment", name=f"lesson {position}", size=lesson.size, params=lesson.params)
+    setting = f"sft.lessons[{position}]"
+    try:
+        (held,) = read_sources([source], derived_seed(seed, setting), generate)
+    except RecipeError as error:
+        raise RecipeError(str(error).replace("tasks.sources[0]", setting)) from error
+    tasks, seen = [], set(held_out)
+    for line, row in held.rows:
+        one = make_task(held, line, row, section)
+        if one.prompt not in seen:
+            seen.add(one.prompt)
+            try:
+                _check_task(one, section, None, length)
+            except Unusable:
+                continue
+            tasks.append(one.task)
+    if not tasks:
+        raise DataError(f"{setting} has no usable task: all of them are held out, or longer than tasks.max_prompt_tokens")
+    return tuple(tasks)
 
 
 def _advice(report: LoadReport, section: TasksSection) -> str:

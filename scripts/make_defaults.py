@@ -11,7 +11,7 @@ from pathlib import Path
 from milepost.learner import LR_BY_SIZE
 from milepost.recipe import PRESETS, defaults_table
 
-LISTS = ("tasks.sources", "reward.functions", "reward.costs", "reward.turn_scorers")
+LISTS = ("tasks.sources", "reward.functions", "reward.costs", "reward.turn_scorers", "sft.lessons")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "defaults.md"
 
 HEAD = """\

@@ -349,7 +349,7 @@ def run_recipe(folder, policy, **env):
 def test_a_whole_run_in_the_model_s_own_format(tmp_path, chat_policy):
     with open_session(run_recipe(tmp_path, chat_policy), quiet=True) as session:
         assert session.world is not None and session.world.style.format == "hermes"
-        shown = demonstrated(session)
+        shown = demonstrated(session, session.recipe.sft, session.tasks.train)
         run_pipeline(session, stages=("sft", "grpo"))
         stored = [found.episode for found in session.run.episodes(phase="grpo", step=1)]
     mark = session.policy.tokenizer.convert_tokens_to_ids("<tool_call>")

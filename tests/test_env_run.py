@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from small import killed_after
 from small_env import SPEC, Next, write_policy
 
 from milepost.credit import assign
@@ -16,8 +17,7 @@ from milepost.launch import open_session
 from milepost.recipe import make_recipe
 from milepost.reward_spec import EnvGrader
 from milepost.stages.pipeline import run_pipeline
-from milepost.stages.sft import demonstrated, with_contexts_trained
-from milepost.store import Run
+from milepost.stages.sft import batch_at, demonstrated, lessons_of, with_contexts_trained
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 
 RECIPE = {
@@ -80,7 +80,7 @@ def test_turns_and_stop_reasons_are_measured(learned):
 
 def test_a_demonstration_is_what_a_policy_would_have_played(tmp_path):
     with open_session(recipe(tmp_path, sft__demonstrations="gold"), quiet=True) as session:
-        episodes = demonstrated(session)
+        episodes = demonstrated(session, session.recipe.sft, session.tasks.train)
         encode = session.policy.tokenizer.encode
         (end,) = session.policy.eos_ids
         task = next(t for t in session.tasks.train if t.key == episodes[0].id.task_key)
@@ -104,8 +104,60 @@ def test_a_warm_start_on_everything_trains_all_but_the_first_token_of_each_segme
     assert (second.context_ids.tolist(), second.sampled.ids.tolist(), second.new_segment) == ([7], [8, 9], True)
 
 
+LESSONS = [
+    {"steps": 3, "size": 8, "params": {"length": 1}, "demonstrations": "gold", "batch_size": 4},
+    {"steps": 2, "size": 60, "params": {"length": 2}},
+]
+
+
+def test_lessons_come_first_in_order_each_with_its_own_tasks_script_and_batch(tmp_path):
+    with open_session(recipe(tmp_path, sft__lessons=LESSONS, sft__steps=8), quiet=True) as session:
+        lessons = lessons_of(session)
+        drawn = [batch_at(lessons, step, seed=0) for step in range(8)]
+        again = [batch_at(lessons, step, seed=0) for step in range(8)]
+        (last,) = lessons_of(session, only_last=True)  # what a control of the same demonstrations goes on with
+    letters = {task.key: task.columns["letters"] for tasks in session.tasks.lessons for task in tasks}
+    letters |= {task.key: task.columns["letters"] for task in session.tasks.train}
+    shown = [[letters[episode.task_key] for episode in batch.episodes] for batch in drawn]
+    sizes = [(len(batch), {len(text) for text in batch}) for batch in shown]
+    assert sizes == [(4, {1})] * 3 + [(32, {2})] * 2 + [(32, {3})] * 3
+    assert {*shown[0]} | {*shown[1]} == {*"abcdefgh"}  # eight tasks, four a step: each once
+    assert [batch.episodes for batch in drawn] == [batch.episodes for batch in again]
+    assert [len(lesson.examples) for lesson in lessons] == [8, 60, 260] and last.first == 0
+    assert [e.id for e in last.examples] == [e.id for e in lessons[2].examples]
+    assert all(e.turns[0].text != letters[e.id.task_key] for e in lessons[0].examples)  # gold never slips
+    assert any(e.turns[0].text == letters[e.id.task_key][0] for e in lessons[1].examples)
+
+
+def test_no_task_of_a_lesson_is_held_out(tmp_path):
+    """All 64 tasks of two letters, 20 of them for tests: what a lesson makes of the same kind leaves those out."""
+    tasks = {"tasks__sources": [{"kind": "environment", "size": 64, "params": {"length": 2}}], "tasks__validation": 8,
+             "tasks__test": 12}  # fmt: skip
+    lessons = [{"steps": 1, "size": 64, "params": {"length": 2}}]
+    with open_session(recipe(tmp_path, sft__lessons=lessons, sft__steps=2, **tasks), quiet=True) as session:
+        held_out = {task.columns["letters"] for task in (*session.tasks.validation, *session.tasks.test)}
+        taught = {task.columns["letters"] for task in session.tasks.lessons[0]}
+    assert len(held_out) == 20 and len(taught) == 44 and not held_out & taught
+
+
+@pytest.mark.parametrize(
+    ("lessons", "says"),
+    [
+        ([{"steps": 2, "size": 8, "params": {"width": 1}}], r"sft\.lessons\[0\]\.params = {'width': 1}: .* takes length"),
+        ([{"steps": 2, "demonstrations": "silver"}], "sft.demonstrations = 'silver' demonstrates nothing in .* 'next'"),
+        ([{"steps": 8}], r"sft\.lessons take 8 steps, but sft\.steps = 8 are all of them; use more than 8"),
+    ],
+)
+def test_a_lesson_that_cannot_be_given_is_refused_at_once(tmp_path, lessons, says):
+    with (
+        pytest.raises(RecipeError, match=says),
+        open_session(recipe(tmp_path, sft__lessons=lessons, sft__steps=8), quiet=True),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("stop_after", [3])
-def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, stop_after, monkeypatch):
+def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, stop_after):
     short = {"grpo__steps": 6, "sft__steps": 10, "eval__every": 2, "tasks__validation": 8, "tasks__test": 8}
     unbroken, broken = tmp_path / "a", tmp_path / "b"
     for folder in (unbroken, broken):
@@ -114,20 +166,8 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, stop_after, monkeyp
         run_pipeline(session, stages=("sft", "grpo"))
         expected = [session.run.step_metrics(step, "grpo") for step in range(1, 7)]
 
-    class Killed(BaseException):
-        pass
-
-    commit = Run.commit_step
-
-    def dies(run, step, stage, *args, **kwargs):
-        commit(run, step, stage, *args, **kwargs)
-        if stage == "grpo" and step == stop_after:
-            raise Killed
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):  # noqa: PT012
-        patched.setattr(Run, "commit_step", dies)
-        with open_session(recipe(broken, **short), quiet=True) as session:
-            run_pipeline(session, stages=("sft", "grpo"))
+    with killed_after(stop_after), open_session(recipe(broken, **short), quiet=True) as session:
+        run_pipeline(session, stages=("sft", "grpo"))
     with open_session(session.recipe, resume=session.run.path, quiet=True) as session:
         run_pipeline(session, stages=("sft", "grpo"))
         found = [session.run.step_metrics(step, "grpo") for step in range(1, 7)]

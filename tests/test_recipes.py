@@ -19,7 +19,7 @@ def shown(path, num_tasks):
     """(task, what its demonstrator played) for the first tasks of a recipe."""
     recipe = load_recipe(path)
     spec = find_env(recipe.env.name, "env.name")
-    script = demonstrator(recipe.sft, spec)
+    script = demonstrator(recipe.sft.demonstrations, spec)
     for index, row in enumerate(spec.generate(num_tasks, 0, **recipe.tasks.sources[0].params)):
         task = Task(f"{index}", row["prompt"], columns=row)
         yield spec, task, play_script(spec, task, script, max_turns=recipe.env.max_turns)

@@ -22,7 +22,7 @@ from milepost.render import prompt_ids
 from milepost.rollout import play
 from milepost.sections import CreditSection, RolloutSection
 from milepost.stages.grpo import episode_metrics, update_metrics
-from milepost.stages.sft import as_episodes, batch_at
+from milepost.stages.sft import Lesson, as_episodes, batch_at
 from milepost.tasks import demonstrations
 from milepost.types import Reward, Sampled, StopKind, Task
 
@@ -125,7 +125,7 @@ def test_demonstrations_train_the_answer_and_its_end_and_nothing_else(tmp_path, 
     """cases B7, B14: one example after the other; the prompt is context, each token has one share of the mean."""
     with small_session(tmp_path, warm, SHORT_ROWS, sft__steps=1, sft__batch_size=3) as session:
         shown = demonstrations(session.recipe.sft, session.tasks.train, seed=0, shape=session.recipe.tasks, held_out=[])
-        batch = batch_at(session, as_episodes(session, shown), 0)
+        batch = batch_at([Lesson(as_episodes(session, shown), 3, 0)], 0, 0)
         assert batch is not None and len(batch.episodes) == 3
         text = {task.key: (task.prompt, completion) for task, completion in shown}
         encode, eos = session.policy.tokenizer.encode, session.policy.tokenizer.eos_token_id

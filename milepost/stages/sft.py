@@ -6,7 +6,7 @@ The forest, the executor and the learner are those of GRPO; only the objective d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -19,7 +19,7 @@ from milepost.learner import Learner, default_lr
 from milepost.profile import mark_step
 from milepost.progress import Progress
 from milepost.scripted import demonstrator
-from milepost.sections import LossSection
+from milepost.sections import LossSection, SftSection
 from milepost.stages.session import Session, peak_memory_gb
 from milepost.tasks import demonstrations, some
 from milepost.types import Credit, Episode, EpisodeId, Sampled, StopKind, StopReason, Task, Turn
@@ -31,9 +31,7 @@ CROSS_ENTROPY = LossSection(objective="cross_entropy", aggregate="token_mean")
 def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft", cpu_seconds: float = 0.0) -> Learner:
     """Trains on demonstrations for `sft.steps`, or until `cpu_seconds` are used if that is given."""
     section = session.recipe.sft
-    examples = demonstrated(session)
-    if section.loss_on == "everything":
-        examples = [with_contexts_trained(episode) for episode in examples]
+    lessons = lessons_of(session, only_last=bool(cpu_seconds))
     optimizer = session.recipe.optimizer.model_copy(
         update={"schedule": "constant" if cpu_seconds else section.schedule, "warmup_steps": section.warmup_steps}
     )
@@ -48,7 +46,7 @@ def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft",
     progress = Progress(count(start + 1) if cpu_seconds else range(start + 1, last + 1), stage.upper())
     for step in progress:
         with session.timed("update"):
-            report = learner.update(batch_at(session, examples, step - 1), CROSS_ENTROPY)
+            report = learner.update(batch_at(lessons, step - 1, session.recipe.seed), CROSS_ENTROPY)
         metrics = {"loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr, "peak_memory_gb": peak_memory_gb()}
         before, mark = mark, session.cpu_seconds()
         metrics["cpu_seconds"] = mark - before
@@ -64,16 +62,38 @@ def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft",
     return learner
 
 
-def demonstrated(session: Session) -> list[Episode]:
+@dataclass(frozen=True)
+class Lesson:
+    """What the warm start shows from one step on."""
+
+    examples: Sequence[Episode]
+    batch_size: int
+    first: int
+    """Steps that came before it."""
+
+
+def lessons_of(session: Session, *, only_last: bool = False) -> list[Lesson]:
+    """`sft.lessons` in order, each for its own steps, and for the rest what `sft` itself says (alone if `only_last`)."""
+    section, first, lessons = session.recipe.sft, 0, []
+    for lesson, tasks in zip(() if only_last else section.lessons, session.tasks.lessons):
+        own = {"demonstrations": lesson.demonstrations or section.demonstrations, "num_demonstrations": 0}
+        shown = demonstrated(session, section.model_copy(update=own), tasks)
+        lessons.append(Lesson(shown, lesson.batch_size or section.batch_size, first))
+        first += lesson.steps
+    lessons.append(Lesson(demonstrated(session, section, session.tasks.train), section.batch_size, first))
+    if section.loss_on == "actions":
+        return lessons
+    return [replace(one, examples=[with_contexts_trained(e) for e in one.examples]) for one in lessons]
+
+
+def demonstrated(session: Session, section: SftSection, tasks: Sequence[Task]) -> list[Episode]:
     """The warm start's examples: completions of single answers, or whole episodes that a script plays in the world."""
-    recipe, world, train = session.recipe, session.world, session.tasks.train
+    recipe, world = session.recipe, session.world
     if world is None:
         held_out = [*session.tasks.validation, *session.tasks.test]
-        return as_episodes(
-            session, demonstrations(recipe.sft, train, seed=recipe.seed, shape=recipe.tasks, held_out=held_out)
-        )
+        return as_episodes(session, demonstrations(section, tasks, seed=recipe.seed, shape=recipe.tasks, held_out=held_out))
     return demonstrate(
-        some(train, recipe.sft, recipe.seed), demonstrator(recipe.sft, world.spec), session.codec, world,
+        some(tasks, section, recipe.seed), demonstrator(section.demonstrations, world.spec), session.codec, world,
         max_new_tokens=recipe.rollout.max_new_tokens,
     )  # fmt: skip
 
@@ -106,13 +126,15 @@ def as_episodes(session: Session, examples: Sequence[tuple[Task, str]]) -> list[
     return episodes
 
 
-def batch_at(session: Session, examples: Sequence[Episode], step: int) -> Batch | None:
+def batch_at(lessons: Sequence[Lesson], step: int, seed: int) -> Batch | None:
     """Step k's examples: epochs of keyed permutations, cut into batches; the last one of an epoch may span two."""
-    size = min(session.recipe.sft.batch_size, len(examples))
+    lesson = next(one for one in reversed(lessons) if one.first <= step)
+    examples, number = lesson.examples, step - lesson.first
+    size = min(lesson.batch_size, len(examples))
     chosen: list[Episode] = []
-    for position in range(step * size, (step + 1) * size):
+    for position in range(number * size, (number + 1) * size):
         epoch, offset = divmod(position, len(examples))
-        chosen.append(examples[order(session.recipe.seed, epoch, len(examples))[offset]])
+        chosen.append(examples[order(seed, epoch, len(examples))[offset]])
     chosen = list({e.id: e for e in chosen}.values())
     return build_batch(chosen, [Credit(e.id, np.ones(e.num_sampled), True, True) for e in chosen])
 
