@@ -14,12 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from milepost.checkpoint import path_of
 from milepost.launch import open_session
 from milepost.policy import new_policy
 from milepost.recipe import Recipe, make_recipe
 from milepost.stages.pipeline import run_pipeline
 from milepost.stages.session import Session
+from milepost.store import Run
 
 Row = dict[str, str]
 
@@ -108,6 +111,26 @@ def small_session(folder: Path, policy: Path, rows: Any, **changes: Any) -> Iter
     """A new run over `rows`, quiet."""
     with open_session(small_recipe(folder, policy, **changes), rows=rows, quiet=True) as session:
         yield session
+
+
+class Killed(BaseException):
+    """Ends a run where no handler expects it."""
+
+
+@contextmanager
+def killed_after(last: int) -> Iterator[None]:
+    """The run in this block must not outlive the step of GRPO `last`: it ends right after that is stored."""
+    commit = Run.commit_step
+
+    def dies(run: Run, step: int, stage: str, *args: Any, **kwargs: Any) -> None:
+        commit(run, step, stage, *args, **kwargs)
+        if stage == "grpo" and step == last:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Run, "commit_step", dies)
+        with pytest.raises(Killed):
+            yield
 
 
 SHORT_ROWS = sorting_rows(length=3, letters="abcdef", wrong=0.4)

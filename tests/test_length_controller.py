@@ -11,12 +11,12 @@ import pytest
 import small
 import small_env
 import torch
+from small import killed_after
 from small_env import LETTERS
 
 from milepost.launch import open_session
 from milepost.recipe import make_recipe
 from milepost.stages.pipeline import run_pipeline
-from milepost.store import Run
 
 STEPS = range(1, 9)
 LENGTH = {"form": "overlong", "weight": 0.1, "max_weight": 0.2, "rate": 0.5}
@@ -116,24 +116,12 @@ def test_the_weight_rises_while_answers_are_long_and_falls_after(unbroken):
 
 
 @pytest.mark.parametrize("stop_after", [3, 6])
-def test_a_run_that_was_killed_goes_on_with_the_same_weight(unbroken, stop_after, tmp_path, monkeypatch):
+def test_a_run_that_was_killed_goes_on_with_the_same_weight(unbroken, stop_after, tmp_path):
     """Rising and falling; the last checkpoint is that of step 2, or of step 4."""
     values, rows, expected = unbroken
 
-    class Killed(BaseException):
-        pass
-
-    commit = Run.commit_step
-
-    def dies(run, step, stage, *args, **kwargs):
-        commit(run, step, stage, *args, **kwargs)
-        if stage == "grpo" and step == stop_after:
-            raise Killed
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):  # noqa: PT012
-        patched.setattr(Run, "commit_step", dies)
-        with open_session(recipe_of(values, tmp_path), rows=rows, quiet=True) as session:
-            run_pipeline(session, stages=("sft", "grpo"))
+    with killed_after(stop_after), open_session(recipe_of(values, tmp_path), rows=rows, quiet=True) as session:
+        run_pipeline(session, stages=("sft", "grpo"))
     with open_session(session.recipe, rows=rows, resume=session.run.path, quiet=True) as session:
         run_pipeline(session, stages=("sft", "grpo"))
         assert session.grader.length_weight == pytest.approx(0.1)
