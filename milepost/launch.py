@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from milepost.call_style import style_of
+from milepost.demonstrations import demonstrations, some
 from milepost.disk import StoreError
 from milepost.engines.local import LocalEngine
 from milepost.env import EnvSpec
@@ -44,7 +45,7 @@ from milepost.scripted import demonstrator
 from milepost.sections import ModelSection, NewPolicySection
 from milepost.stages.session import RunStopped, Session
 from milepost.store import Run, check_place
-from milepost.tasks import TaskOrder, TaskSet, demonstrations, load_tasks, some
+from milepost.tasks import TaskOrder, TaskSet, load_tasks
 from milepost.tools import TERSE, Style
 from milepost.types import RecipeError, Task
 from milepost.world import World, check_rule

@@ -14,7 +14,8 @@ LAYERS = [
     ["types"],
     ["env", "tools", "unsafe_rewards", "sections", "reward_sections", "recipe",
      "length_terms", "streams", "families", "sources", "shape", "scripted",
-     "tasks", "worker_main", "scorers", "workers", "sandbox.plain", "sandbox.walls", "sandbox.filter", "sandbox.child",
+     "tasks", "demonstrations", "worker_main", "scorers", "workers",
+     "sandbox.plain", "sandbox.walls", "sandbox.filter", "sandbox.child",
      "sandbox.keeper", "sandbox.main", "sandbox.runs", "sandbox.runtime", "sandbox.probe", "sandbox.cell", "sandbox.pool",
      "verifiers.code_same", "verifiers.code_gold", "verifiers.code",
      "verifiers.extract", "verifiers.json_schema", "verifiers.call_formats", "verifiers.toolcalls",
@@ -41,7 +42,8 @@ LAYERS = [
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
 TORCH_FREE = [
     "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "history", "world", "hosts",
-    "recipe", "streams", "tasks", "reward", "credit", "forest", "formula", "store", "evaluate", "explain", "cost",
+    "recipe", "streams", "tasks", "demonstrations", "reward", "credit", "forest", "formula", "store", "evaluate",
+    "explain", "cost",
     "health.canary", "health.order", "health.preflight", "health.env_check", "profile", "tune", "report", "rollout",
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
     "envs.desk", "envs.maze_tasks", "envs.maze", "sandbox.pool",

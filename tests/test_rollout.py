@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from milepost.credit import assign
+from milepost.demonstrations import demonstrations
 from milepost.engines.base import SamplingSettings
 from milepost.forest import build_batch
 from milepost.launch import codec_of
@@ -23,7 +24,6 @@ from milepost.rollout import play
 from milepost.sections import CreditSection, RolloutSection
 from milepost.stages.grpo import episode_metrics, update_metrics
 from milepost.stages.sft import Lesson, as_episodes, batch_at
-from milepost.tasks import demonstrations
 from milepost.types import Reward, Sampled, StopKind, Task
 
 

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from milepost.demonstrations import demonstrations
 from milepost.sections import SftSection, SourceSection, TasksSection
 from milepost.sources import load_function
-from milepost.tasks import TaskOrder, TaskSet, allot, demonstrations, load_tasks
+from milepost.tasks import TaskOrder, TaskSet, allot, load_tasks
 from milepost.types import DataError, RecipeError, Task
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from milepost import streams
+from milepost.demonstrations import demonstrations, some
 from milepost.forest import Batch, build_batch
 from milepost.learner import Learner, default_lr
 from milepost.profile import mark_step
@@ -21,7 +22,6 @@ from milepost.progress import Progress
 from milepost.scripted import demonstrator
 from milepost.sections import LossSection, SftSection
 from milepost.stages.session import Session, peak_memory_gb
-from milepost.tasks import demonstrations, some
 from milepost.types import Credit, Episode, EpisodeId, Sampled, StopKind, StopReason, Task, Turn
 from milepost.world import demonstrate
 
