@@ -118,13 +118,13 @@ class Killed(BaseException):
 
 
 @contextmanager
-def killed_after(last: int) -> Iterator[None]:
-    """The run in this block must not outlive the step of GRPO `last`: it ends right after that is stored."""
+def killed_after(last: int, of: str = "grpo") -> Iterator[None]:
+    """The run in this block must not outlive step `last` of a stage: it ends right after that is stored."""
     commit = Run.commit_step
 
     def dies(run: Run, step: int, stage: str, *args: Any, **kwargs: Any) -> None:
         commit(run, step, stage, *args, **kwargs)
-        if stage == "grpo" and step == last:
+        if stage == of and step == last:
             raise Killed
 
     with pytest.MonkeyPatch.context() as patched:

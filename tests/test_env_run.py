@@ -10,6 +10,7 @@ import pytest
 import torch
 from small import killed_after
 from small_env import SPEC, Next, write_policy
+from torture import NOT_COMPARED
 
 from milepost.credit import assign
 from milepost.evaluate import paired
@@ -104,6 +105,10 @@ def test_a_warm_start_on_everything_trains_all_but_the_first_token_of_each_segme
     assert (second.context_ids.tolist(), second.sampled.ids.tolist(), second.new_segment) == ([7], [8, 9], True)
 
 
+def exact(metrics):
+    return {name: value for name, value in metrics.items() if not name.startswith(NOT_COMPARED)}
+
+
 LESSONS = [
     {"steps": 3, "size": 8, "params": {"length": 1}, "demonstrations": "gold", "batch_size": 4},
     {"steps": 2, "size": 60, "params": {"length": 2}},
@@ -156,6 +161,23 @@ def test_a_lesson_that_cannot_be_given_is_refused_at_once(tmp_path, lessons, say
         pass
 
 
+def test_a_warm_start_that_is_killed_between_lessons_goes_on_bit_for_bit(tmp_path):
+    short = {"sft__steps": 8, "sft__lessons": LESSONS, "save__every": 2, "grpo__steps": 0, "tasks__test": 8,
+             "tasks__validation": 8}  # fmt: skip
+    unbroken, broken = tmp_path / "a", tmp_path / "b"
+    for folder in (unbroken, broken):
+        folder.mkdir()
+    with open_session(recipe(unbroken, **short), quiet=True) as session:
+        run_pipeline(session, stages=("sft",))
+        expected = [session.run.step_metrics(step, "sft") for step in range(1, 9)]
+    with killed_after(5, of="sft"), open_session(recipe(broken, **short), quiet=True) as session:
+        run_pipeline(session, stages=("sft",))
+    with open_session(session.recipe, resume=session.run.path, quiet=True) as session:  # from step 4, in the second lesson
+        run_pipeline(session, stages=("sft",))
+        found = [session.run.step_metrics(step, "sft") for step in range(1, 9)]
+    assert [exact(m) for m in found] == [exact(m) for m in expected]
+
+
 @pytest.mark.parametrize("stop_after", [3])
 def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, stop_after):
     short = {"grpo__steps": 6, "sft__steps": 10, "eval__every": 2, "tasks__validation": 8, "tasks__test": 8}
@@ -171,10 +193,6 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, stop_after):
     with open_session(session.recipe, resume=session.run.path, quiet=True) as session:
         run_pipeline(session, stages=("sft", "grpo"))
         found = [session.run.step_metrics(step, "grpo") for step in range(1, 7)]
-
-    def exact(metrics):
-        clocks = ("seconds/", "cpu_seconds", "peak_memory")
-        return {name: value for name, value in metrics.items() if not name.startswith(clocks)}
 
     assert [exact(m) for m in found] == [exact(m) for m in expected]
 
