@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milepost.sandbox.plain import NotPlain, Opaque, decode, encode
-from milepost.verifiers.code_same import Rule, same, same_text
+from milepost.verifiers.code_same import Rule, same, same_text, spelt
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(),
@@ -190,3 +190,35 @@ def test_outputs_of_any_kind(got: str, want: str) -> None:
     assert same_text(got + " \n\n", got, Rule())
     if same_text(got, want, Rule()):
         assert len(got.rstrip().split("\n")) == len(want.rstrip().split("\n"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        -3,
+        2.5,
+        "a\"b'c",
+        [],
+        [1, [2, "x"]],
+        (),
+        (1,),
+        (1, 2),
+        {},
+        {"a": [1], 2: None},
+        set(),
+        {1},
+        frozenset({2}),
+    ],
+)
+def test_values_are_spelt_as_python_writes_them(value: Any) -> None:
+    shown = spelt(encode(value))
+    assert shown == repr(set(value) if isinstance(value, frozenset) else value)
+
+
+def test_what_is_spelt_is_bounded_and_never_raises() -> None:
+    assert spelt(encode([0] * 1000)) == f"[{', '.join(['0'] * 40)}, …]"
+    assert spelt(encode([[[[[[[[1]]]]]]]])) == "[[[[[[…]]]]]]"
+    assert spelt(encode(object())) == "<builtins.object object>" and spelt(encode(float("inf"))) == "<inf float>"
+    assert [spelt(junk) for junk in ([], [["list"]], [7], ["dict", 1])] == ["< None>", "< ['list']>", "< 7>", "{1}"]

@@ -19,7 +19,6 @@ so are rows with "inputs" and "outputs". docs/sandbox.md has the rules of compar
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -30,7 +29,7 @@ from typing import Any, Literal
 from milepost.sandbox.pool import Sandbox
 from milepost.sandbox.runs import Limits, Ran, Run, calls, checks, program
 from milepost.verifiers.code_gold import BadGold, Extraction, Problem, extract_code, read_gold, refuse_what_cannot_compile
-from milepost.verifiers.code_same import same, same_text
+from milepost.verifiers.code_same import same, same_text, spelt
 
 # --- judging --------------------------------------------------------------------------------------------------------
 
@@ -106,8 +105,8 @@ def _compare(problem: Problem, record: list) -> Outcome:
         passed = passed and ("expected" not in test or same(value, test["expected"], problem.rule))
         passed = passed and ("expected_args" not in test or same(after, test["expected_args"], problem.rule))
         wanted = _short(repr(test.get("expected", test.get("expected_args"))))
-    got = _short(json.dumps(value)) if kind == "value" else f"an error: {str(after).strip().splitlines()[-1:]}"
-    return Outcome(passed, problem.visible[index], f"{call}: {got}, expected {wanted}")
+    got = spelt(value) if kind == "value" else (str(after).strip().splitlines() or ["an error"])[-1]
+    return Outcome(passed, problem.visible[index], f"{call}: {_short(got)}, expected {wanted}")
 
 
 def _judge_programs(problem: Problem, code: str, limits: Limits, stop_early: bool) -> _Judging:

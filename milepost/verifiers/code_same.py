@@ -138,3 +138,27 @@ def same_number(got: Any, want: Any, rule: Rule) -> bool:
         return False
     absolute = rule.abs_tol if rule.stated or right == 0 else 0.0
     return abs(left - right) <= max(rule.rel_tol * abs(right), absolute)
+
+
+# --- for people -----------------------------------------------------------------------------------------------------------
+
+_BRACKETS = {"list": ("[", "]"), "tuple": ("(", ")"), **dict.fromkeys(("set", "frozenset", "dict"), ("{", "}"))}
+_SHOWN_ITEMS, _SHOWN_DEPTH = 40, 6
+
+
+def spelt(tree: Any, depth: int = _SHOWN_DEPTH) -> str:
+    """An encoded value about as Python writes it; long and deep ones are cut. Never raises, builds nothing."""
+    if not isinstance(tree, list):
+        return repr(tree)
+    tag, *items = tree[: _SHOWN_ITEMS + 1] or [None]
+    if not isinstance(tag, str) or tag not in _BRACKETS:
+        return f"<{' '.join(str(part)[:80] for part in items if not isinstance(part, list))} {tag}>"
+    if depth <= 0:
+        return "…"
+    parts = [spelt(item, depth - 1) for item in items] + ["…"] * (len(tree) > _SHOWN_ITEMS + 1)
+    if tag == "dict":
+        parts = [": ".join(parts[i : i + 2]) for i in range(0, len(parts), 2)]
+    if tag in ("set", "frozenset") and not parts:
+        return "set()"
+    first, last = _BRACKETS[tag]
+    return f"{first}{', '.join(parts)}{',' if tag == 'tuple' and len(parts) == 1 else ''}{last}"
