@@ -23,7 +23,8 @@ LAYERS = [
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_parse", "verifiers.math_value",
      "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math",
      "reward_checks", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
-     "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze", "envs.hasty"],
+     "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
+     "envs.repair_functions", "envs.repair_bugs", "envs.repair_tasks", "envs.repair", "envs.hasty"],
     ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],
     ["engines.base", "render", "call_style", "embedded", "models", "policy", "store", "checkpoint", "health.canary",
      "health.order_played", "health.order"],
@@ -46,7 +47,7 @@ TORCH_FREE = [
     "explain", "cost",
     "health.canary", "health.order", "health.preflight", "health.env_check", "profile", "tune", "report", "rollout",
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
-    "envs.desk", "envs.maze_tasks", "envs.maze", "sandbox.pool",
+    "envs.desk", "envs.maze_tasks", "envs.maze", "envs.repair", "sandbox.pool",
     "verifiers.code", "verifiers.math", "verifiers.toolcalls", "verifiers.format", "turn_scorers",
 ]  # fmt: skip
 

@@ -374,7 +374,7 @@ def test_the_command_proves_plays_and_refuses(tmp_path, capsys):
     assert "did you mean 'step'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["calc", "desk", "maze"])
+@pytest.mark.parametrize("name", ["calc", "desk", "maze", "repair"])
 def test_the_environments_that_ship_tell_success_from_failure(name):
     recipe = make_recipe({
         "env": {"name": name, "max_turns": 60},

@@ -137,7 +137,7 @@ def test_what_follows_the_end_is_not_read(monkeypatch):
     assert won and "success after 9 turns (goal)" in lines and not any(line.startswith("10>") for line in lines)
 
 
-@pytest.mark.parametrize("name", ["calc", "desk"])
+@pytest.mark.parametrize("name", ["calc", "desk", "repair"])
 def test_tools_are_shown_and_called(monkeypatch, name):
     won, lines = played(monkeypatch, name, gold=True)
     spec = find_env(name)

@@ -9,7 +9,7 @@ from milepost.env import EnvSpec
 from milepost.sources import load_named
 from milepost.types import RecipeError
 
-SHIPPED = ("calc", "desk", "maze")
+SHIPPED = ("calc", "desk", "maze", "repair")
 
 
 def find_env(name: str, setting: str = "env") -> EnvSpec:
