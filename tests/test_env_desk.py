@@ -22,6 +22,8 @@ DIFFICULTIES = {
     "shortest": {"min_steps": 3, "max_steps": 3, "num_records": 8},
     "long": {"min_steps": 15, "max_steps": 40, "terse": True},
     "crowded": {"min_steps": 8, "max_steps": 20, "num_records": 60, "forbid": 1.0},
+    "queue": {"min_steps": 15, "max_steps": 40, "terse": True, "queue": True},
+    "queue of one": {"min_steps": 3, "max_steps": 5, "queue": True},
 }
 
 
@@ -119,12 +121,45 @@ def test_gold_succeeds_knowing_only_what_it_was_shown(name):
             shown |= set(re.findall(r"\d+", answer))
 
 
-def test_every_number_of_steps_from_3_to_40_can_be_had():
+@pytest.mark.parametrize("queue", [False, True])
+def test_every_number_of_steps_from_3_to_40_can_be_had(queue):
     for steps in range(3, 41):
-        (task,) = tasks(1, seed=steps, min_steps=steps, max_steps=steps)
+        (task,) = tasks(1, seed=steps, min_steps=steps, max_steps=steps, queue=queue)
         assert len(task.columns["plan"]) == steps
         assert len(task.columns["wanted"]) <= MAX_CHANGES
         assert canonical(dict(task.columns)) == canonical(json.loads(canonical(dict(task.columns))))
+
+
+def test_a_queue_hands_out_one_job_at_a_time():
+    task = small([*REFUND, *CLOSE], later=["Close ticket 30.", "Refund nothing."])
+    playing = Playing(task)
+    assert playing.do("refund(20)") == "order 20 refunded"
+    assert playing.do("done()") == "Close ticket 30." and not playing.states[-1]["done"]
+    saved = playing.env.snapshot()
+    assert playing.do("close(30)") == "ticket 30 closed"
+    assert playing.do("done()") == "Refund nothing." and playing.states[-1]["handed"] == 2 and not playing.success
+    assert playing.do("done()") == "done" and playing.success
+    again = Desk()
+    again.restore(saved)
+    assert again.state() == playing.states[2]  # the second job is handed out, nothing of it is done
+
+
+def test_jobs_of_a_queue_stand_in_no_earlier_message():
+    for task in tasks(30, min_steps=15, max_steps=40, queue=True):
+        _, texts = play(task, SPEC.gold)
+        later = list(task.columns["later"])
+        assert len(later) + 1 == len(task.columns["kinds"]) == sum(name == "done" for name, _ in task.columns["plan"])
+        assert [text for text in texts if text in later] == later
+        assert not any(job in task.prompt for job in later)
+
+
+def test_the_summary_of_a_queue_tells_the_job_under_way():
+    task = small(REFUND, later=["Close ticket 30.", "Delete ticket 31."])
+    playing = Playing(task)
+    assert SPEC.summary(task, playing.states[0], playing.states[-1]) == "nothing updated"
+    for text in ("done()", "done()", "delete(31)"):
+        playing.do(text)
+    assert SPEC.summary(task, playing.states[0], playing.states[-1]) == "job: Delete ticket 31.\ndeleted: ticket 31"
 
 
 def test_default_tasks_are_small_and_differ():

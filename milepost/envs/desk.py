@@ -9,6 +9,8 @@
 
 Success is a row-level difference: exactly the wanted rows are as wanted, every other row of every table is as it was, and
 the policy has said that it is done. Deleting a customer deletes the orders and tickets too; a refund is final.
+
+In a queue (`queue = true` makes such tasks) the first message is the first job alone, and done() answers with the next.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class Desk(ToolEnv):
             raise DataError(f"desk: task {task.key} has no column {missing[0]}; take its rows from desk's own generator")
         self._connect()
         self.opened: set[int] = set()
-        self.num_calls = 0
+        self.num_calls = self.num_handed = 0
         records, rng = task.columns["records"], random.Random(f"desk {seed} {task.key}")
         self._db.executescript(SCHEMA)
         for table in FIELDS:
@@ -100,12 +102,14 @@ class Desk(ToolEnv):
         return super().reset(task, seed)
 
     def state(self) -> State:
-        """tables: table → id → row, of every table in the database. read: ids of records looked at. calls: carried out."""
+        """tables: table → id → row, of every table in the database. read: ids of records looked at. calls: carried out.
+        handed: later jobs of a queue that were handed out."""
         names = self._db.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
         ).fetchall()
         tables = {name: self._rows(name) for (name,) in names}
-        facts = {"read": sorted(self.opened), "done": self.over, "calls": self.num_calls, "next_id": self._next_id()}
+        facts = {"read": sorted(self.opened), "done": self.over, "calls": self.num_calls, "next_id": self._next_id(),
+                 "handed": self.num_handed}  # fmt: skip
         return {"tables": tables, **facts}
 
     def close(self) -> None:
@@ -117,7 +121,8 @@ class Desk(ToolEnv):
         """A line of JSON (the task, what was read), then the database itself."""
         assert self.task is not None, "snapshot before reset"
         task = {"key": self.task.key, "prompt": self.task.prompt, "columns": self.task.columns}
-        facts = {"task": task, "read": sorted(self.opened), "calls": self.num_calls, "over": self.over}
+        facts = {"task": task, "read": sorted(self.opened), "calls": self.num_calls, "over": self.over,
+                 "handed": self.num_handed}  # fmt: skip
         return json.dumps(facts).encode() + b"\n" + self._db.serialize()
 
     def restore(self, saved: bytes) -> None:
@@ -127,6 +132,7 @@ class Desk(ToolEnv):
         self._connect()
         self._db.deserialize(database)
         self.opened, self.num_calls, self.over = set(facts["read"]), facts["calls"], facts["over"]
+        self.num_handed = facts["handed"]
 
     # --- tools: everything is checked first, then one transaction changes the world --------------------------------------
 
@@ -186,6 +192,11 @@ class Desk(ToolEnv):
 
     def do_done(self) -> str:
         self.num_calls += 1
+        assert self.task is not None
+        later = self.task.columns.get("later", ())
+        if self.num_handed < len(later):
+            self.num_handed += 1
+            return str(later[self.num_handed - 1])
         self.over = True
         return "done"
 
@@ -306,14 +317,16 @@ def _damage(task: Task, states: Sequence[State]) -> float:
 
 
 def summed_up(task: Task, start: State, now: State) -> str:
-    """The records that were read and all that was changed, by the policy that is told. What it may never have seen is left
-    out: the name behind a ticket's number that it wrote, records that went with their customer.
+    """The job of a queue that is under way, the records that were read, and all that was changed, by the policy that is
+    told. What it may never have seen is left out: the name behind a ticket's number that it wrote, records that went with
+    their customer.
 
     read: order 17: customer Anna 12, item lamp, status late, total 48
     updated: order 63 status refunded
     created: ticket 100: customer 12, subject login, priority high, status open
     """
-    said: dict[str, list[str]] = {"read": [], "updated": [], "created": [], "deleted": []}
+    said: dict[str, list[str]] = {"job": [], "read": [], "updated": [], "created": [], "deleted": []}
+    said["job"] += task.columns.get("later", [])[: now["handed"]][-1:]
     customers, terse = now["tables"]["customers"], bool(task.columns.get("terse"))
     for table, rows in now["tables"].items():
         for number, row in rows.items():
@@ -346,7 +359,7 @@ def _empty(task: Task, env: Environment) -> Iterator[str]:
 
 
 def _claim(task: Task, env: Environment) -> Iterator[str]:
-    yield "Step 1 done. All records were changed as asked; success.\n" + _say("done")
+    yield from repeat("Step 1 done. All records were changed as asked; success.\n" + _say("done"), 40)
 
 
 def _loop(task: Task, env: Environment) -> Iterator[str]:
@@ -416,7 +429,7 @@ KNOWN_BAD = {"empty": _empty, "random": _random, "claim": _claim, "loop": _loop,
 
 SPEC = EnvSpec(
     name="desk",
-    version="1",
+    version="2",
     make=Desk,
     generate=generate,
     goal=Goal(finished, ends=False),

@@ -7,6 +7,8 @@ same table touches, beside records that look alike and must stay as they are. Al
       {"table": "orders", "id": "17", "set": {"status": "refunded"}}     changed
       {"table": "tickets", "id": "52", "set": None}                      deleted
       {"table": "tickets", "id": None, "set": {all its fields}}          created, whatever its id
+
+In a `queue` the prompt holds the first job alone, and done() answers with the next one until there is none.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ PHRASES = f"""{_NAMES} {_ITEMS} {_SUBJECTS}
 search(text="Anna") null
 Create a ticket for Anna: login, high. Refund the late orders of Anna. Refund order 17. Close the open ticket of Anna.
 Close ticket 45. Delete the spam tickets of Anna. Delete ticket 45. Set the phone of Anna to 0123456789. Set ticket 45 to
-high. Set the phone of Anna to the note of the phone ticket, then close it. You must not create. low paid closed item
+high. Set the phone of Anna to the note of the phone ticket, then close it. You must not create. low paid closed item job
 total; order 17, ticket 45; customer +2 refunded updated created deleted; nothing found. Nobody error: there is no record
 99; 30 is in tickets, not in orders, customers; is closed already; the fields of 10 are; "too many"; give 1 to 8 words; a
 refund is final; is 1 to 16 plain characters; no tool was called; write a call, one per line, such as text; there is no
@@ -203,11 +205,11 @@ def _set(table: str, number: str, **fields: Any) -> Row:
 KINDS = (*SWEEPS, "create", "phone", "asked")
 
 
-def shapes(kinds: Sequence[str]) -> list[tuple[str, int, int]]:
-    """(kind, count, length of its plan) of all jobs of these kinds."""
+def shapes(kinds: Sequence[str], queue: bool = False) -> list[tuple[str, int, int]]:
+    """(kind, count, length of its plan, with the done() of its own in a queue) of all jobs of these kinds."""
     plain = {"create": 3, "phone": 3, "asked": 4}
     return [
-        (kind, count, plain.get(kind) or (2 + count if count else 2))
+        (kind, count, (plain.get(kind) or (2 + count if count else 2)) + queue)
         for kind in kinds
         for count in (range(4) if kind in SWEEPS else (0,))
     ]
@@ -232,30 +234,33 @@ def generate(
     kinds: Sequence[str] = KINDS,
     terse: bool = False,
     forbid: float = 0.3,
+    queue: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """`size` rows with different prompts. `min_steps`, `max_steps`: calls of the gold policy, done() included.
 
     `num_records`: at least so many, bystanders included. `terse`: observations of at most 25 tokens instead of 60.
-    `forbid`: share of the tasks in which a tool they do not need is forbidden. Raises RecipeError.
+    `forbid`: share of the tasks in which a tool they do not need is forbidden. `queue`: jobs are handed out one by one.
+    Raises RecipeError.
     """
     check(size, min_steps, max_steps, num_records, kinds, forbid)
     rng = random.Random(f"desk {seed}")
-    options = shapes(kinds)
-    sums = reachable({length for *_, length in options}, max_steps - 1)
-    steps = [total + 1 for total in sorted(sums) if min_steps <= total + 1 and total]
+    options, last = shapes(kinds, queue), 0 if queue else 1  # one done() for all jobs
+    sums = reachable({length for *_, length in options}, max_steps - last)
+    steps = [total + last for total in sorted(sums) if min_steps <= total + last and total]
     if not steps:
         raise RecipeError(f"desk: no job of kinds {list(kinds)} takes {min_steps} to {max_steps} steps; widen the range")
-    prompts: set[str] = set()
+    known: set[str] = set()
     for number in range(size):
         for _ in range(100):
-            row = make_row(rng, rng.choice(steps), options, sums, num_records, forbid)
-            if row["prompt"] not in prompts:
+            row = make_row(rng, rng.choice(steps), options, sums, num_records, forbid, queue)
+            text = " ".join([row["prompt"], *row["later"]])
+            if text not in known:
                 break
         else:
             raise RecipeError(
                 f"desk: size = {size} is more than there are different prompts ({number}); raise max_steps or add kinds"
             )
-        prompts.add(row["prompt"])
+        known.add(text)
         yield {**row, "terse": terse}
 
 
@@ -280,9 +285,10 @@ def make_row(
     sums: set[int],
     num_records: int,
     forbid: float,
+    queue: bool,
 ) -> dict[str, Any]:
     """A task whose plan has exactly this many steps."""
-    draft, jobs, kinds, left = Draft(rng), [], [], steps - 1
+    draft, jobs, kinds, left = Draft(rng), [], [], steps if queue else steps - 1
     for _ in range(rng.randint(1, 3)):
         draft.add("customers", {"name": next(draft.names)})
     while left:
@@ -293,13 +299,15 @@ def make_row(
         kinds.append(kind)
         left -= length
     fill(draft, num_records)
-    plan = [*chain.from_iterable(job.plan for job in jobs), ("done", {})]
+    done: Call = ("done", {})
+    plan = [call for job in jobs for call in (*job.plan, *([done] if queue else []))] + ([] if queue else [done])
     used = {name for name, _ in plan}
     spare = [tool for tool in ("delete", "refund", "create") if tool not in used]
     forbidden = [rng.choice(spare)] if spare and rng.random() < forbid else []
-    rules = [f"You must not {tool}." for tool in forbidden]
+    texts, rules = [job.text for job in jobs], [f"You must not {tool}." for tool in forbidden]
     return {
-        "prompt": " ".join([*(job.text for job in jobs), *rules]),
+        "prompt": " ".join([*(texts[:1] if queue else texts), *rules]),
+        "later": texts[1:] if queue else [],
         "records": {
             table: dict(sorted(rows.items(), key=lambda item: int(item[0]))) for table, rows in draft.tables.items()
         },
