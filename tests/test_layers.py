@@ -22,6 +22,7 @@ LAYERS = [
      "verifiers.repetition", "verifiers.format",
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_parse", "verifiers.math_value",
      "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math",
+     "verifiers.judge_http", "verifiers.judge_prompt", "verifiers.judge_cache", "verifiers.judge",
      "reward_checks", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
      "envs.repair_functions", "envs.repair_bugs", "envs.repair_tasks", "envs.repair", "envs.hasty"],
@@ -48,7 +49,8 @@ TORCH_FREE = [
     "health.canary", "health.order", "health.preflight", "health.env_check", "profile", "tune", "report", "rollout",
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
     "envs.desk", "envs.maze_tasks", "envs.maze", "envs.repair", "sandbox.pool",
-    "verifiers.code", "verifiers.math", "verifiers.toolcalls", "verifiers.format", "turn_scorers",
+    "verifiers.code", "verifiers.math", "verifiers.toolcalls", "verifiers.format", "verifiers.judge",
+    "turn_scorers",
 ]  # fmt: skip
 
 
