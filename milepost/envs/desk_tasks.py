@@ -236,7 +236,7 @@ def generate(
     forbid: float = 0.3,
     queue: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """`size` rows with different prompts. `min_steps`, `max_steps`: calls of the gold policy, done() included.
+    """`size` rows with different prompts (in a `queue`: different desks). `min_steps`, `max_steps`: calls of the gold policy, done() included.
 
     `num_records`: at least so many, bystanders included. `terse`: observations of at most 25 tokens instead of 60.
     `forbid`: share of the tasks in which a tool they do not need is forbidden. `queue`: jobs are handed out one by one.
@@ -253,14 +253,14 @@ def generate(
     for number in range(size):
         for _ in range(100):
             row = make_row(rng, rng.choice(steps), options, sums, num_records, forbid, queue)
-            text = " ".join([row["prompt"], *row["later"]])
-            if text not in known:
+            what = row["prompt"] + str(row["records"]) * queue  # a queue's first job comes with many a desk
+            if what not in known:
                 break
         else:
             raise RecipeError(
                 f"desk: size = {size} is more than there are different prompts ({number}); raise max_steps or add kinds"
             )
-        known.add(text)
+        known.add(what)
         yield {**row, "terse": terse}
 
 
