@@ -236,8 +236,9 @@ def generate(
     forbid: float = 0.3,
     queue: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """`size` rows with different prompts (in a `queue`: different desks). `min_steps`, `max_steps`: calls of the gold policy, done() included.
+    """`size` rows with different prompts (in a `queue`: different desks).
 
+    `min_steps`, `max_steps`: calls of the gold policy, done() included.
     `num_records`: at least so many, bystanders included. `terse`: observations of at most 25 tokens instead of 60.
     `forbid`: share of the tasks in which a tool they do not need is forbidden. `queue`: jobs are handed out one by one.
     Raises RecipeError.
