@@ -14,13 +14,14 @@ import logging
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from milepost import scorers
 from milepost.length_terms import LengthController, length_bounds, length_term, with_length
+from milepost.reward_canary import BAD_ANSWER, CanaryCheck, CanaryReport, canary_problem, episode_of, good_problem
 from milepost.reward_checks import (
     GIVEN,
     LOAD_SECONDS,
@@ -29,28 +30,20 @@ from milepost.reward_checks import (
     check_signature,
     label_of,
     load_scorer,
+    row_scorer,
     short,
     task_problem,
 )
+from milepost.reward_combine import combination
 from milepost.reward_sections import RewardFunctionSection, RewardSection
-from milepost.types import (
-    Episode,
-    EpisodeId,
-    Group,
-    RecipeError,
-    Reward,
-    Sampled,
-    StopKind,
-    StopReason,
-    Task,
-    Turn,
-)
+from milepost.types import Episode, Group, RecipeError, Reward, StopKind, Task
+from milepost.verifiers.kinds import BY_ROW, KINDS, gold_problem, module_of, right_answer, score_all
 from milepost.workers import Answer, Call, WorkerPool, spent_by
 
 log = logging.getLogger("milepost.reward")
 
-BAD_ANSWER = "-987654321"
-SUCCESS_SLACK = 1e-9
+_SAID_ALREADY = ("correct", "form", "extractable")
+"""Parts of a verifier that repeat its score, or what the reward says elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +53,8 @@ class Verdict:
     value: float | None
     cause: str | None = None
     extractable: bool | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What the value is made of; stored beside it, under LABEL/NAME."""
 
 
 @dataclass(frozen=True)
@@ -72,36 +67,6 @@ class Sample:
     @property
     def text(self) -> str:
         return self.episode.completion
-
-
-@dataclass(frozen=True)
-class CanaryCheck:
-    task_key: str
-    source: str
-    good: Reward
-    bad: Reward
-    problem: str | None
-    """None if the good answer is a success and the bad one is not."""
-
-
-@dataclass(frozen=True)
-class CanaryReport:
-    """Whether the reward still tells right from wrong. `skipped` says why nothing could be checked."""
-
-    checks: tuple[CanaryCheck, ...]
-    skipped: str | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        """The problems found, one sentence each: empty if all is well."""
-        return iter(self.problems)
-
-    @property
-    def ok(self) -> bool:
-        return all(check.problem is None for check in self.checks)
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        return tuple(check.problem for check in self.checks if check.problem is not None)
 
 
 class Grader:
@@ -122,13 +87,15 @@ class Grader:
         check_section(section)
         self._length = length_term(section.length)
         self._controller = LengthController(section.length) if section.length.max_mean else None
-        foreign = any(f.name == "reasoning_gym" for f in section.functions)
-        setup = Call("milepost.scorers:warm_reasoning_gym", timeout=LOAD_SECONDS) if foreign else None
+        self._mix = combination(section)
+        names = {"math" if f.name == BY_ROW else f.name for f in section.functions} & {"math", "reasoning_gym"}
+        warm = Call("milepost.verifiers.kinds:warm", {"kinds": sorted(names)}, LOAD_SECONDS)
+        setup = warm if names else None
         self._isolated = WorkerPool(self._num_workers, setup=setup)
         self._pools = [self._isolated]
         try:
             self._scorers = [self._load(index, function) for index, function in enumerate(section.functions)]
-            self._success = section.success or self._scorers[0].label
+            self._success = self._mix.success
             if tasks:
                 self.check_columns(tasks)
         except BaseException:
@@ -165,7 +132,9 @@ class Grader:
 
     def _load(self, index: int, function: RewardFunctionSection) -> Scorer:
         label = label_of(function)
-        if function.name in scorers.BUILTINS:
+        if Scorer(label, 0.0, function.name, {}).builtin:
+            if function.name == "code":
+                module_of("code").warm(**function.params)  # where nothing isolates, this is the time to say so
             return Scorer(label, function.weight, function.name, function.params)
         where = f"reward.functions.{index}.name = {function.name!r}"
         scorer = load_scorer(label, function.weight, function.name, function.params, where, self._num_workers)
@@ -178,6 +147,8 @@ class Grader:
         """Raises RecipeError if a scorer needs something that a task does not have. Names what is there."""
         for scorer in self._scorers:
             self._require(scorer, tasks)
+            if scorer.name == BY_ROW and any(row_scorer(scorer, task).name == "code" for task in tasks):
+                module_of("code").warm(**scorer.params.get("code", {}))
 
     def _require(self, scorer: Scorer, tasks: Sequence[Task]) -> None:
         for task in tasks:
@@ -206,16 +177,16 @@ class Grader:
             return rewards
         lengths = [episode.num_sampled for episode in group.episodes]
         there = [episode.stop.kind is not StopKind.FAULT for episode in group.episodes]
-        return with_length(self._length, rewards, self._success, self._success_scorer.weight, lengths, there)
+        return with_length(self._length, rewards, self._success, self._mix.weights[self._success], lengths, there)
 
     @property
     def part_weights(self) -> dict[str, float] | None:
         """For `credit.assign`: part → weight if reward.combine = "gdpo", else None."""
         if self.section.combine != "gdpo":
             return None
-        weights = {s.label: s.weight for s in self._scorers if s.weight != 0}
+        weights = {label: weight for label, weight in self._mix.weights.items() if weight != 0}
         if self._length:
-            low, high, low_failure = length_bounds(self._length, self._success_scorer.weight, 0, 0)
+            low, high, low_failure = length_bounds(self._length, self._mix.weights[self._success], 0, 0)
             weights["length"] = max(high, 0.0) - min(low, low_failure)
         return weights
 
@@ -240,7 +211,7 @@ class Grader:
 
     def score_texts(self, task: Task, texts: Sequence[str]) -> list[Reward]:
         """Rewards of finished answers that nobody sampled: canaries, checks of the gold. Not counted in `counts`."""
-        return self._judge([Sample(task, _episode_of(task, text, i)) for i, text in enumerate(texts)])
+        return self._judge([Sample(task, episode_of(task, text, i)) for i, text in enumerate(texts)])
 
     def try_out(self, task: Task) -> None:
         """Judges the gold twice over. Raises RecipeError if a function breaks its contract."""
@@ -248,11 +219,22 @@ class Grader:
 
     def check_gold(self, task: Task) -> str | None:
         """What is wrong with the task's gold by the grader's own verdict; None if nothing is, or it cannot be told."""
+        for scorer in self._scorers:
+            if problem := self._gold_problem(scorer, task):
+                return problem
         good = self._good_text(task)
         if good is None:
             return None
         reward = self.score_texts(task, [good])[0]
-        return None if reward.success else _good_problem(task, reward, good if self.section.canary_good else "")
+        return None if reward.success else good_problem(task, reward, good if self.section.canary_good else "")
+
+    def _gold_problem(self, scorer: Scorer, task: Task) -> str | None:
+        """What the verifier itself says; None for others, and where the gold has nothing to do with the verdict."""
+        scorer = row_scorer(scorer, task)
+        by_gold = scorer.name == "format" and not {"blocks", "boxes", "schema"} & scorer.params.keys()
+        if scorer.name not in KINDS or not (KINDS[scorer.name].needs_gold or by_gold):
+            return None
+        return gold_problem(scorer.name, task.answer, scorer.params, self._isolated, self.section.timeout_seconds)
 
     def canary(self, tasks: Sequence[Task]) -> CanaryReport:
         """Scores a right and a wrong answer for the first task of each source: they must be a success and a failure."""
@@ -261,11 +243,11 @@ class Grader:
             first.setdefault(task.source, task)
         checks = []
         for task in first.values():
-            good = self._good_text(task)
+            good = self._good_text(task) or self._known_right(task)
             if good is None:
                 continue
             right, wrong = self.score_texts(task, [good, self._bad_text()])
-            problem = _canary_problem(task, right, wrong, good if self.section.canary_good else "")
+            problem = canary_problem(task, right, wrong, good if self.section.canary_good else "")
             checks.append(CanaryCheck(task.key, task.source, right, wrong, problem))
         skipped = None if checks else "no right answer is known: set reward.canary_good, for example 'Answer: {answer}'"
         return CanaryReport(tuple(checks), skipped)
@@ -274,8 +256,16 @@ class Grader:
         answer = task.answer
         if self.section.canary_good:
             return self.section.canary_good.replace("{answer}", str(answer))
-        direct = self._success_scorer.name in ("exact", "numeric", "reasoning_gym") and not self.section.extract
+        name = row_scorer(self._success_scorer, task).name
+        direct = name in ("exact", "numeric", "reasoning_gym") and not self.section.extract and not self._mix.gates
         return str(answer) if direct and answer is not None else None
+
+    def _known_right(self, task: Task) -> str | None:
+        """A text that the verifier of success itself calls right, where no gate asks for more."""
+        scorer = row_scorer(self._success_scorer, task)
+        if scorer.name not in KINDS or self._mix.gates or self.section.canary_good:
+            return None
+        return right_answer(scorer.name, task.answer, scorer.params, self._isolated, self.section.timeout_seconds)
 
     def _bad_text(self) -> str:
         judges_answer = self._success_scorer.name != "regex" and "{answer}" in self.section.canary_good
@@ -295,6 +285,8 @@ class Grader:
         answers = self._answers(samples)
 
         def judge(scorer: Scorer) -> list[Verdict]:
+            if scorer.name == BY_ROW:
+                return self._by_row(scorer, samples, answers)
             return self._builtin(scorer, samples, answers) if scorer.builtin else self._user(scorer, samples)
 
         if len(self._scorers) > 1:  # slow ones (judges, foreign scorers) wait in their own processes: wait together
@@ -305,27 +297,28 @@ class Grader:
         return [self._combine(column) for column in zip(*verdicts)]
 
     def _combine(self, verdicts: Sequence[Verdict]) -> Reward:
-        pairs = list(zip(self._scorers, verdicts))
-        parts = {s.label: v.value for s, v in pairs if v.value is not None}
-        cause = next((v.cause for s, v in pairs if v.value is None and s.weight != 0), None)
+        by_label = {scorer.label: verdict for scorer, verdict in zip(self._scorers, verdicts)}
+        parts = {label: v.value for label, v in by_label.items() if v.value is not None}
         total = None
+        cause = next((by_label[label].cause for label in self._mix.needed if label not in parts), None)
         if cause is None:
-            total = math.fsum(s.weight * parts[s.label] for s in self._scorers if s.weight != 0)
-            if not math.isfinite(total):
-                total, cause = None, "not finite"
-        measure = parts.get(self._success)
-        known = [v.extractable for v in verdicts if v.extractable is not None]
-        return Reward(
-            total=total,
-            parts=parts,
-            success=None if measure is None else measure >= self.section.success_at - SUCCESS_SLACK,
-            extractable=all(known) if known else None,
-            cause=cause,
-        )
+            total, cause = self._mix.total(parts)
+        success = self._mix.succeeded(parts)
+        for label, verdict in by_label.items():
+            parts |= {f"{label}/{name}": value for name, value in verdict.parts.items()}
+        return Reward(total, parts, success, self._extractable(by_label), cause)
+
+    def _extractable(self, verdicts: Mapping[str, Verdict]) -> bool | None:
+        """Whether the part that success is measured by, and every gate, could be read; of other parts where these say
+        nothing."""
+        known = [verdicts[label].extractable for label in dict.fromkeys((self._success, *self._mix.gates))]
+        known = [found for found in known if found is not None]
+        known = known or [v.extractable for v in verdicts.values() if v.extractable is not None]
+        return all(known) if known else None
 
     def _answers(self, samples: Sequence[Sample]) -> list[str | Verdict | None]:
         """The text each built-in judges; None where the pattern finds nothing; a verdict where the search itself failed."""
-        if not self.section.extract or not any(s.builtin and s.name != "regex" for s in self._scorers):
+        if not self.section.extract or not any(s.extracts for s in self._scorers):
             return [sample.text for sample in samples]
         arguments = {"pattern": self.section.extract}
         return self._search("extract", "extract", arguments, samples)
@@ -344,6 +337,8 @@ class Grader:
         if scorer.name == "regex":
             found = self._search(scorer.label, "matches", scorer.params, samples)
             return [v if isinstance(v, Verdict) else Verdict(v) for v in found]
+        if scorer.name in KINDS:
+            return self._verify(scorer, samples)
         verdicts: list[Verdict | None] = []
         for sample, answer in zip(samples, answers):
             if isinstance(answer, Verdict):
@@ -357,6 +352,43 @@ class Grader:
         for i, verdict in zip(open_, foreign):
             verdicts[i] = verdict
         return [v for v in verdicts if v is not None]
+
+    def _by_row(
+        self, scorer: Scorer, samples: Sequence[Sample], answers: Sequence[str | Verdict | None]
+    ) -> list[Verdict]:  # fmt: skip
+        """Each sample by the verifier that its task names; the value stands under that name too."""
+        kinds: defaultdict[str, list[int]] = defaultdict(list)
+        for index, sample in enumerate(samples):
+            kinds[row_scorer(scorer, sample.task).name].append(index)
+        verdicts: dict[int, Verdict] = {}
+        for kind, chosen in kinds.items():
+            one = Scorer(scorer.label, scorer.weight, kind, scorer.params.get(kind, {}))
+            known = one.builtin and kind != BY_ROW
+            judged = self._builtin(one, [samples[i] for i in chosen], [answers[i] for i in chosen]) if known else []
+            for index, verdict in zip(chosen, judged or [Verdict(None, "unknown verifier")] * len(chosen)):
+                parts = {} if verdict.value is None else {kind: verdict.value}
+                verdicts[index] = replace(verdict, parts={**parts, **verdict.parts})
+        return [verdicts[index] for index in range(len(samples))]
+
+    def _verify(self, scorer: Scorer, samples: Sequence[Sample]) -> list[Verdict]:
+        """Verifiers by rule find the answer in the text themselves."""
+        needed = KINDS[scorer.name].needs_gold
+        there = [sample for sample in samples if sample.task.answer is not None or not needed]
+        items = [(sample.text, sample.task.answer) for sample in there]
+        results = iter(score_all(scorer.name, items, scorer.params, self._isolated, self.section.timeout_seconds))
+        verdicts = []
+        for sample in samples:
+            if needed and sample.task.answer is None:
+                verdicts.append(Verdict(None, "bad_gold"))
+                continue
+            result = next(results)
+            if result["score"] is None:
+                self._report(scorer.label, sample, Answer(failure=result["cause"], detail=result["compared"]))
+                verdicts.append(Verdict(None, result["cause"]))
+                continue
+            parts = {name: value for name, value in result["parts"].items() if name not in _SAID_ALREADY}
+            verdicts.append(Verdict(float(result["score"]), None, result["extractable"], parts))
+        return verdicts
 
     def _direct(self, scorer: Scorer, task: Task, answer: str) -> Verdict | None:
         """exact and numeric, here and now; None for what must be asked of a worker."""
@@ -480,13 +512,9 @@ def _verdict(answer: Answer, extractable: bool | None = None) -> Verdict:
 
 def _tally(reward: Reward, success: str) -> list[str]:
     """The one of four classes an episode belongs to; unscorable ones also under their cause."""
-    if not reward.scorable:
-        return ["unscorable", f"unscorable/{reward.cause}"]
-    if reward.success is None:
-        return ["unscorable", f"unscorable/no {success}"]
-    if reward.success:
-        return ["correct"]
-    return ["unextractable" if reward.extractable is False else "wrong"]
+    if reward.verdict != "unscorable":
+        return [reward.verdict]
+    return ["unscorable", f"unscorable/{reward.cause or f'no {success}'}"]
 
 
 def _absent(episode: Episode) -> str | None:
@@ -509,25 +537,3 @@ def _prompt(task: Task) -> Any:
 
 def _completion_ids(episode: Episode) -> list[int]:
     return [int(token) for token in episode.turns[-1].sampled.ids]
-
-
-def _episode_of(task: Task, text: str, member: int) -> Episode:
-    turn = Turn(context_ids=[], sampled=Sampled([], [], 1.0, (), "stop"), text=text)  # type: ignore[arg-type]
-    stop = StopReason(StopKind.TERMINATED, "end_of_turn")
-    return Episode(EpisodeId("check", 0, task.key, member), f"check/{task.key}", (turn,), stop)
-
-
-def _good_problem(task: Task, reward: Reward, filled: str) -> str:
-    """`filled`: reward.canary_good with the answer in it, where that is set; then it may be what is wrong."""
-    found = f"is unscorable ({reward.cause})" if reward.cause else f"scores {dict(reward.parts)}"
-    if filled:
-        return f"reward.canary_good with the task's own answer, {filled[:60]!r}, {found}"
-    return f"the task's own answer {str(task.answer)[:60]!r} {found}"
-
-
-def _canary_problem(task: Task, good: Reward, bad: Reward, filled: str) -> str | None:
-    if not good.success:
-        return f"task {task.key}: {_good_problem(task, good, filled)}"
-    if bad.success is not False and str(task.answer) != BAD_ANSWER:
-        return f"task {task.key}: a wrong answer is not scored as wrong ({bad.cause or dict(bad.parts)})"
-    return None

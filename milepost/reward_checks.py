@@ -17,10 +17,15 @@ from milepost.families import REFUSED_FAMILIES
 from milepost.reward_sections import RewardFunctionSection, RewardSection
 from milepost.scorers import BUILTINS
 from milepost.types import RecipeError, Task
+from milepost.unsafe_rewards import unsafe_function
+from milepost.verifiers.kinds import BY_ROW, KINDS, ROW_COLUMNS, param_problem
 from milepost.workers import Call, WorkerPool
 
 LOAD_SECONDS = 300.0
 """A user's function may take as long to import."""
+BUILT_IN = (*BUILTINS, *KINDS, BY_ROW)
+ROW_KINDS = (*BUILTINS, *KINDS)
+"""What a row may name."""
 GIVEN = ("completions", "prompts", "completion_ids", "episodes", "log_metric", "log_extra")
 
 
@@ -39,7 +44,12 @@ class Scorer:
 
     @property
     def builtin(self) -> bool:
-        return self.name in BUILTINS
+        return self.name in BUILT_IN
+
+    @property
+    def extracts(self) -> bool:
+        """Whether it judges what reward.extract finds; the verifiers by rule find their answers themselves."""
+        return self.name in ("exact", "numeric", "reasoning_gym", BY_ROW)
 
     def accepts(self, keyword: str) -> bool:
         return keyword in self.parameters or (self.takes_all and keyword != "episodes")
@@ -64,7 +74,7 @@ def load_scorer(
 
 
 def label_of(function: RewardFunctionSection) -> str:
-    return function.label or function.name.rpartition(":")[2]
+    return function.resolved_label
 
 
 def short(name: str) -> str:
@@ -88,34 +98,58 @@ def check_section(section: RewardSection) -> None:
             f"reward.success = {section.success!r} is no label; there are {', '.join(labels)}: use {near[0]!r}"
         )
     _compile(section.extract, "reward.extract")
+    used = any(Scorer("", 0, f.name, {}).extracts for f in section.functions)
+    if section.extract and not used and (named := next((f.name for f in section.functions if f.name in KINDS), "")):
+        raise RecipeError(
+            f"reward.extract does nothing for {named}, which finds its answer itself; remove it"
+            + (", or say where the answer stands with params.extract" if "extract" in KINDS[named].params else "")
+        )
     for index, function in enumerate(section.functions):
         where = f"reward.functions.{index}"
-        if function.name in BUILTINS:
-            _check_params(function, where)
+        _check_params(function.name, function.params, f"{where}.params")
+        if function.name == BY_ROW:
+            for kind, params in function.params.items():
+                if kind not in ROW_KINDS or not isinstance(params, Mapping):
+                    raise RecipeError(f"{where}.params.{kind} must be a table for one of {', '.join(ROW_KINDS)}")
+                _check_params(kind, params, f"{where}.params.{kind}")
         if function.name == "reasoning_gym" and importlib.util.find_spec("reasoning_gym") is None:
             raise RecipeError(f'{where}: the package reasoning-gym is missing; pip install "milepost[demo]"')
 
 
-def _check_params(function: RewardFunctionSection, where: str) -> None:
-    known = BUILTINS[function.name]
-    for key, value in function.params.items():
-        if key not in known:
-            raise RecipeError(
-                f"{where}.params.{key} is not a parameter of {function.name}; it takes {', '.join(known) or 'none'}"
-            )
+def row_scorer(scorer: Scorer, task: Task) -> Scorer:
+    """The scorer itself; of by_row, the one that the task names, which may be unknown or ""."""
+    if scorer.name != BY_ROW:
+        return scorer
+    kind = str(next((task.columns[name] for name in ROW_COLUMNS if task.columns.get(name)), ""))
+    params = scorer.params.get(kind, {})
+    return Scorer(scorer.label, scorer.weight, kind, params if isinstance(params, Mapping) else {})
+
+
+def _check_params(name: str, params: Mapping[str, Any], where: str) -> None:
+    if name in KINDS:
+        if problem := param_problem(name, params, where):
+            raise RecipeError(problem)
+        return
+    if name not in BUILTINS:
+        return
+    for key, value in params.items():
+        if key not in BUILTINS[name]:
+            raise RecipeError(f"{where}.{key} is not a parameter of {name}; it takes {', '.join(BUILTINS[name]) or 'none'}")
         flag = key in ("case_sensitive", "collapse_spaces")
         if flag and not isinstance(value, bool):
-            raise RecipeError(f"{where}.params.{key} = {value!r} must be true or false")
+            raise RecipeError(f"{where}.{key} = {value!r} must be true or false")
         if key.endswith("_tol") and (
             isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf
         ):
-            raise RecipeError(f"{where}.params.{key} = {value!r} must be a number ≥ 0; 0.001 works")
-    if function.name == "regex":
-        if not function.params.get("pattern"):
-            raise RecipeError(f"{where}: regex needs params.pattern, for example '<answer>.*</answer>'")
-        _compile(function.params["pattern"], f"{where}.params.pattern")
-        if function.params.get("mode", "search") not in ("search", "full"):
-            raise RecipeError(f"{where}.params.mode = {function.params['mode']!r} must be 'search' or 'full'")
+            raise RecipeError(f"{where}.{key} = {value!r} must be a number ≥ 0; 0.001 works")
+    if name == "regex":
+        if not params.get("pattern"):
+            raise RecipeError(
+                f"{where.removesuffix('.params')}: regex needs params.pattern, for example '<answer>.*</answer>'"
+            )
+        _compile(params["pattern"], f"{where}.pattern")
+        if params.get("mode", "search") not in ("search", "full"):
+            raise RecipeError(f"{where}.mode = {params['mode']!r} must be 'search' or 'full'")
 
 
 def _compile(pattern: Any, where: str) -> None:
@@ -129,8 +163,10 @@ def locate(name: str, where: str) -> str:
     """The name as a worker can load it: file paths made absolute. Raises RecipeError for what cannot exist."""
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:
-        near = difflib.get_close_matches(name, BUILTINS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(BUILTINS)}, module:function or file.py:function"
+        if refused := unsafe_function(name):
+            raise RecipeError(f"{where} {refused}")
+        near = difflib.get_close_matches(name, BUILT_IN, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(BUILT_IN)}, module:function or file.py:function"
         raise RecipeError(f"{where} is neither built in nor a module:function; {hint}")
     if not module.endswith(".py"):
         return name
@@ -159,7 +195,12 @@ def check_params(scorer: Scorer, given: Collection[str], where: str) -> None:
 
 def task_problem(scorer: Scorer, task: Task, present: Mapping[str, Any]) -> str | None:
     shown = ", ".join(sorted(present)) or "none"
-    if scorer.name in ("exact", "numeric") and task.answer is None:
+    if scorer.name == BY_ROW:
+        scorer = row_scorer(scorer, task)
+        if problem := _row_problem(scorer, task, present):
+            return problem
+    needs_gold = scorer.name in ("exact", "numeric") or (scorer.name in KINDS and KINDS[scorer.name].needs_gold)
+    if needs_gold and task.answer is None:
         return f"reward function {scorer.label} needs a gold answer, but task {task.key} has none; its columns are {shown}"
     if scorer.name == "reasoning_gym":
         if "family" not in present or "entry" not in present:
@@ -175,6 +216,22 @@ def task_problem(scorer: Scorer, task: Task, present: Mapping[str, Any]) -> str 
     for key in scorer.params:
         if key in present:
             return f"reward function {short(scorer.name)}: params.{key} hides the task column of that name; rename one"
+    return None
+
+
+def _row_problem(scorer: Scorer, task: Task, present: Mapping[str, Any]) -> str | None:
+    """`scorer`: what the row asks for."""
+    which = f"task {task.key} ({str(task.prompt)[:40]!r})"
+    known = ", ".join(ROW_KINDS)
+    if not scorer.name:
+        return (f"{which} names no verifier, as reward function {BY_ROW} needs; its columns are "
+                f"{', '.join(sorted(present)) or 'none'}: add reward_type, one of {known}")  # fmt: skip
+    if scorer.name not in ROW_KINDS:
+        near = difflib.get_close_matches(scorer.name, ROW_KINDS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"{which} has reward_type = {scorer.name!r}, which is unknown; {hint}known are {known}"
+    if scorer.name == "regex" and not scorer.params.get("pattern"):
+        return f"{which} has reward_type = 'regex', which needs params.regex.pattern; set it, or use one of {known}"
     return None
 
 

@@ -11,12 +11,33 @@ from pydantic import Field, field_validator, model_validator
 from milepost.sections import Section, as_toml, setting
 from milepost.unsafe_rewards import SAFE_LENGTHS, refuse_unsafe_keys, refuse_unsafe_length
 
+BOUNDED = ("format", "repetition")
+"""Verifiers of how something is said: a gate, or worth at most MAX_BONUS of success, all of them together."""
+MAX_BONUS = 0.1
+
 
 class RewardFunctionSection(Section):
-    name: str = setting(..., "exact | numeric | regex | reasoning_gym, or module:function, or file.py:function")
+    name: str = setting(
+        ...,
+        "exact | numeric | regex | math | code | tool_calls | reasoning_gym | format | repetition | by_row (each row names "
+        "one of these in reward_type or verifier), or module:function, or file.py:function",
+    )
     weight: float = setting(1.0, "correctness 1, format 0.1", seeds="correctness 1, format .1")
-    params: dict[str, Any] = setting({}, "passed to the function")
+    params: dict[str, Any] = setting({}, "passed to the function; of by_row: one table per verifier")
     label: str = setting("", "name of the part in metrics; empty: the function's name")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_safe(cls, values: Any) -> Any:
+        if isinstance(values, Mapping):
+            refuse_unsafe_keys(values, "reward.functions")
+            if isinstance(values.get("params"), Mapping) and ":" not in str(values.get("name")):
+                refuse_unsafe_keys(values["params"], f"reward.functions {values.get('name')}: params")
+        return values
+
+    @property
+    def resolved_label(self) -> str:
+        return self.label or self.name.rpartition(":")[2]
 
 
 class CostSection(Section):
@@ -142,9 +163,13 @@ class RewardSection(Section):
     turn_scorers: list[TurnScorerSection] = setting(
         [], 'environments: what judges each turn, such as {name = "my_judge.py:judge", weight = 0.05, cap = 0.2}'
     )
-    combine: Literal["sum", "gdpo"] = setting(
-        "sum", "sum: by weight. gdpo: each part z-scored within its group, then weighted, then scaled over the batch"
+    combine: Literal["auto", "sum", "gate", "lexicographic", "gdpo"] = setting(
+        "auto",
+        "auto: gate beside a format function, else sum. sum: by weight. gate: a sum that pays nothing unless every gating "
+        "part is 1. lexicographic: the first function decides, the next among equals. gdpo: each part z-scored within its "
+        "group, then weighted, then scaled over the batch",
     )
+    gates: list[str] = setting([], "gate: labels of the gating parts; empty: those called format")
     length: LengthSection = Field(default_factory=LengthSection)
 
     @model_validator(mode="before")
@@ -171,4 +196,74 @@ class RewardSection(Section):
         labels = Counter(scorer.resolved_label for scorer in self.turn_scorers)
         if twice := [label for label, count in labels.items() if count > 1]:
             raise ValueError(f"reward.turn_scorers: two of them are called {twice[0]!r}; give one of them another `label`")
+        self._check_combine()
         return self
+
+    @property
+    def resolved_success(self) -> str:
+        """The label of the function that success is measured by; empty without functions."""
+        return self.success or (self.functions[0].resolved_label if self.functions else "")
+
+    @property
+    def resolved_combine(self) -> str:
+        return self.combine if self.combine != "auto" else "gate" if self.gates or self._formats() else "sum"
+
+    @property
+    def resolved_gates(self) -> tuple[str, ...]:
+        return (tuple(self.gates) or self._formats()) if self.resolved_combine == "gate" else ()
+
+    def _formats(self) -> tuple[str, ...]:
+        """Functions that judge the form alone, beside one that judges the content."""
+        labels = tuple(f.resolved_label for f in self.functions if f.name == "format")
+        return tuple(label for label in labels if label != self.resolved_success)
+
+    def _check_combine(self) -> None:
+        labels = [f.resolved_label for f in self.functions]
+        if self.gates and self.combine not in ("auto", "gate"):
+            raise ValueError(f'reward.gates does nothing while reward.combine = "{self.combine}"; remove it, or set '
+                             'reward.combine = "gate"')  # fmt: skip
+        if unknown := [gate for gate in self.gates if gate not in labels]:
+            raise ValueError(
+                f"reward.gates names {unknown[0]!r}, which is no label; there are {', '.join(labels) or 'none'}"
+            )
+        if self.combine == "gate" and not self.resolved_gates:
+            raise ValueError('reward.combine = "gate" needs a gating part: set reward.gates = ["LABEL"], or add a format '
+                             "function beside the one that judges the content")  # fmt: skip
+        if self.combine == "lexicographic":
+            self._check_lexicographic(labels)
+        self._check_bonus()
+
+    def _check_lexicographic(self, labels: list[str]) -> None:
+        if not labels:
+            raise ValueError('reward.combine = "lexicographic" orders reward.functions, and there are none; remove it')
+        if self.resolved_success != labels[0]:
+            raise ValueError(
+                f'reward.combine = "lexicographic" lets {labels[0]} decide before {self.resolved_success}, by which '
+                f"success is measured: a failure would outscore a success; put {self.resolved_success} first"
+            )
+        weighted = [f for f in self.functions if f.weight not in (0, 1)]
+        if weighted:
+            raise ValueError(
+                f"reward.functions {weighted[0].resolved_label}: weight = {weighted[0].weight:g} does nothing while "
+                'reward.combine = "lexicographic", where the order of functions decides; remove it (0 only measures)'
+            )
+
+    def _check_bonus(self) -> None:
+        """Form and repetition must never outweigh what is right."""
+        if self.resolved_combine == "lexicographic":
+            return
+        gates = self.resolved_gates
+        worth = next((f.weight for f in self.functions if f.resolved_label == self.resolved_success), 1.0)
+        bonus = 0.0
+        for f in self.functions:
+            free = f.resolved_label in gates and f.weight == 1  # a gate pays nothing by itself
+            if f.name not in BOUNDED or f.resolved_label == self.resolved_success or free:
+                continue
+            bonus += f.weight
+            if f.weight < 0 or bonus > MAX_BONUS * worth + 1e-12:
+                instead = ', or reward.combine = "gate", which pays nothing outside the form' if f.name == "format" else ""
+                raise ValueError(
+                    f"reward.functions {f.resolved_label}: weight = {f.weight:g} would let form count for {bonus:g} beside "
+                    f"{worth:g} for being right; all form together may pay 0 to {MAX_BONUS * worth:g}: set weight = "
+                    f"{MAX_BONUS * worth:g}{instead}"
+                )

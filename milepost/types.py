@@ -178,6 +178,10 @@ class Task:
     split: str = "train"
 
 
+VERDICTS = ("correct", "wrong", "unextractable", "unscorable")
+"""Four things that must not be taken for one another."""
+
+
 @dataclass(frozen=True)
 class Reward:
     """The verdict on one episode: a total with its named parts, or unscorable with a cause. Missing is not zero.
@@ -201,6 +205,13 @@ class Reward:
     @property
     def scorable(self) -> bool:
         return self.total is not None
+
+    @property
+    def verdict(self) -> str:
+        """One of VERDICTS; unscorable too where there is no verdict on success."""
+        if self.total is None or self.success is None:
+            return "unscorable"
+        return "correct" if self.success else "unextractable" if self.extractable is False else "wrong"
 
     @staticmethod
     def unscorable(cause: str) -> Reward:

@@ -55,14 +55,28 @@ UNSAFE_KEYS: dict[str, str] = {
     **dict.fromkeys(("length_penalty", "length_weight", "brevity"), _LENGTH.format(UNSAFE=UNSAFE_LENGTHS["linear"])),
     **dict.fromkeys(("log_length", "divide_by_log_length"), _LENGTH.format(UNSAFE=UNSAFE_LENGTHS["log"])),
 }
-"""Keys under [reward] that would ask for such a form."""
+"""Keys under [reward], of a function and of its params that would ask for such a form."""
+
+UNSAFE_FUNCTIONS: dict[str, str] = {
+    **dict.fromkeys(("json", "any_json", "is_json", "parses", "valid"), _VALID),
+    **dict.fromkeys(("length", "short", "brief", "linear_length"), _LENGTH.format(UNSAFE=UNSAFE_LENGTHS["linear"])),
+    **dict.fromkeys(("tool_use", "num_calls", "calls", "tool_reward"), _PER_CALL),
+    **dict.fromkeys(("has_box", "boxed", "has_answer"), _NO_ANSWER),
+}
+"""Names that tutorials give to functions of such a form."""
 
 
-def refuse_unsafe_keys(section: Mapping[str, Any]) -> None:
+def refuse_unsafe_keys(section: Mapping[str, Any], where: str = "reward") -> None:
     """Raises ValueError with the counter-example of the first key that asks for an unsafe form."""
     for key in section:
         if key in UNSAFE_KEYS:
-            raise ValueError(f"reward.{key} = {section[key]!r} is refused: {UNSAFE_KEYS[key]}")
+            raise ValueError(f"{where}.{key} = {section[key]!r} is refused: {UNSAFE_KEYS[key]}")
+
+
+def unsafe_function(name: str) -> str | None:
+    """Why no reward function of this name is built in, with its counter-example; None if there is nothing against it."""
+    found = UNSAFE_KEYS.get(name) or UNSAFE_FUNCTIONS.get(name)
+    return f"is refused: {found}" if found else None
 
 
 def refuse_unsafe_length(form: Any) -> None:

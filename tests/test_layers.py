@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "milepost"
 # A module may import from layers above its own, and within its layer from modules named before it.
 LAYERS = [
     ["types"],
-    ["env", "tools", "unsafe_rewards", "sections", "reward_sections", "recipe",
+    ["env", "tools", "unsafe_rewards", "sections", "reward_sections", "reward_combine", "recipe",
      "length_terms", "streams", "families", "sources", "shape", "scripted",
      "tasks", "demonstrations", "worker_main", "scorers", "workers",
      "sandbox.plain", "sandbox.walls", "sandbox.filter", "sandbox.child",
@@ -23,7 +23,7 @@ LAYERS = [
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_parse", "verifiers.math_value",
      "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math",
      "verifiers.judge_http", "verifiers.judge_prompt", "verifiers.judge_cache", "verifiers.judge",
-     "reward_checks", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
+     "verifiers.kinds", "reward_checks", "reward_canary", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
      "envs.repair_functions", "envs.repair_bugs", "envs.repair_tasks", "envs.repair", "envs.hasty"],
     ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],

@@ -25,11 +25,12 @@ from milepost.envs.find import find_env
 from milepost.health.order_played import Earned, play_known, played_counter_examples, shown
 from milepost.length_terms import length_bounds, length_term
 from milepost.recipe import Recipe
-from milepost.reward_checks import label_of
+from milepost.reward_checks import BUILT_IN, label_of
+from milepost.reward_combine import Combination, combination, tenths
 from milepost.reward_spec import RewardSpec, make_reward
-from milepost.scorers import BUILTINS
 from milepost.tasks import load_tasks
 from milepost.types import Task
+from milepost.verifiers.kinds import is_graded
 
 AS_STRONG = 0.5
 """With a std per group, a failure may be pushed up by less than this share of what a success in its place would be."""
@@ -132,17 +133,21 @@ def prove_order(spec: RewardSpec, recipe: Recipe, *, undone: float = 0.0) -> Ord
 def check_functions(recipe: Recipe) -> OrderReport:
     """The same for reward functions of single answers: built-in ones give 0 to 1; others are not known to be bounded."""
     section = recipe.reward
-    weights = {label_of(function): function.weight for function in section.functions}
-    foreign = [label_of(f) for f in section.functions if f.name not in BUILTINS and f.weight != 0]
-    if foreign or not weights:
-        why = f"nothing bounds the values of {', '.join(foreign)}; what it returns decides" if weights else "no functions"
+    if not section.functions:
+        return OrderReport(unproven=("no functions",), notes=tuple(_notes(recipe)))
+    mixed = combination(section)
+    foreign = [label_of(f) for f in section.functions if f.name not in BUILT_IN and label_of(f) in mixed.needed]
+    if foreign and mixed.mode != "lexicographic":  # which takes no value outside 0 to 1
+        why = f"nothing bounds the values of {', '.join(foreign)}; what it returns decides"
         return OrderReport(unproven=(why,), notes=tuple(_notes(recipe)))
-    main = section.success or next(iter(weights))
-    graded = any(f.name == "reasoning_gym" and label_of(f) == main for f in section.functions)
+    main, weights = mixed.success, mixed.weights
+    graded = any(label_of(f) == main and (label_of(f) in foreign or is_graded(f.name, f.params)) for f in section.functions)
     nearly = (1 - _NEARLY) * section.success_at if graded else 0.0
+    if mixed.mode == "lexicographic":
+        nearly = tenths(nearly)
     steps = {f: (0.0, 0.5, 1.0) if f == main and graded else (0.0, 1.0) for f in weights}
     return _report(
-        _totals(extremes := _extremes_of_functions(recipe, weights, main, section.success_at if graded else 1.0, nearly)),
+        _totals(extremes := _extremes_of_functions(recipe, mixed, section.success_at if graded else 1.0, nearly)),
         _scale(extremes, recipe),
         _rule(extremes, recipe, 1, 0.0, 0.0),
         _parts(main, weights if section.combine == "gdpo" else None, steps, recipe),
@@ -184,22 +189,24 @@ def _extremes(spec: RewardSpec) -> Extremes:
 
 
 def _extremes_of_functions(
-    recipe: Recipe, weights: Mapping[str, float], main: str, least_right: float, most_wrong: float
+    recipe: Recipe, mixed: Combination, least_right: float, most_wrong: float
 ) -> Extremes:  # fmt: skip
     """`least_right`, `most_wrong`: the raw value of the success part in the worst success and the best failure."""
+    weights, main = mixed.weights, mixed.success
     worth, term = weights[main], length_term(recipe.reward.length)
     others = [weight for label, weight in weights.items() if label != main]
     least, most = sum(min(0.0, weight) for weight in others), sum(max(0.0, weight) for weight in others)
+    paid = 0.0 if main in mixed.gates else most  # behind a closed gate, a failure is paid for nothing
     low, high, low_failure = (0.0, 0.0, 0.0)
     if term:
         low, high, low_failure = length_bounds(term, worth, recipe.rollout.group_size, recipe.rollout.max_new_tokens)
     soft = 1.0 if recipe.rollout.truncated == "soft" else 0.0
-    named = ", ".join(f"{label} ({weight:g})" for label, weight in weights.items() if label != main and weight)
+    named = ", ".join(f"{label} ({weight:.3g})" for label, weight in weights.items() if label != main and weight)
     return Extremes(
         (worth * least_right + least + low - soft, worth + most + high),
-        (least + low_failure - soft, worth * most_wrong + most),
+        (least + low_failure - soft, 0.0 if main in mixed.gates else worth * most_wrong + paid),
         f"a success in {main} ({worth:g})" + f", worst in {named}" * bool(named) + ", at the soft cap (−1)" * bool(soft),
-        f"a failure that is best in {named}" if named else "a short failure",
+        f"a failure that is best in {named}" if paid else "a short failure",
     )
 
 

@@ -33,7 +33,7 @@ from milepost.stages.session import (
     scoring_batch,
 )  # fmt: skip
 from milepost.tasks import TaskOrder
-from milepost.types import Credit, Group, Reward, StopKind
+from milepost.types import VERDICTS, Credit, Group, Reward, StopKind
 
 
 def run_grpo(
@@ -284,6 +284,10 @@ def episode_metrics(groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]
         metrics["success/train"] = float(np.mean(success))
     if extractable:
         metrics["extractable/rate"] = float(np.mean(extractable))
+        right = [r.success for r in flat if r.extractable and r.success is not None]
+        metrics |= {"success/extractable": float(np.mean(right))} if right else {}
+    verdicts = Counter(r.verdict for r in flat)
+    metrics |= {f"verdict/{name}": float(verdicts[name]) for name in VERDICTS}
     sources = sorted({g.task.source for g in groups})
     for source in sources if len(sources) > 1 else ():
         mine = [r.success for g, rs in zip(groups, rewards) if g.task.source == source for r in rs if r.success is not None]

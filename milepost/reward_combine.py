@@ -1,0 +1,77 @@
+"""How the parts of a reward become one number: weighted sum, gate, lexicographic order, GDPO. Torch-free.
+
+    sum             Σ weight · value
+    gate            the same if every gating part is 1; else nothing is paid, and what costs still costs
+    lexicographic   the first part decides, the second among equals, and so on: values count in tenths, each part a place of
+                    base 11, so that all later parts together are worth less than a tenth of the one before
+    gdpo            the sum, of which credit.py makes its own: each part by itself, normalised within its group
+
+A gate earns nothing by being open unless it is given a weight of its own. Parts are stored raw, whatever becomes of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from milepost.reward_sections import BOUNDED, RewardSection
+
+SLACK = 1e-9
+LEVELS = 10
+
+
+@dataclass(frozen=True)
+class Combination:
+    mode: str
+    weights: Mapping[str, float]
+    """What each part earns per unit, in the order of the recipe; 0: only measured, or a gate that pays nothing."""
+    gates: tuple[str, ...]
+    success: str
+    success_at: float
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The parts without which there is no reward."""
+        return tuple(label for label, weight in self.weights.items() if weight != 0 or label in self.gates)
+
+    def total(self, parts: Mapping[str, float]) -> tuple[float | None, str | None]:
+        """(the reward, None), or (None, why there is none). `parts` holds all that are needed."""
+        if self.mode == "lexicographic":
+            if outside := [name for name in self.needed if not -SLACK <= parts[name] <= 1 + SLACK]:
+                return None, f"{outside[0]} is outside 0 to 1"
+            paid = [weight * tenths(parts[name]) for name, weight in self.weights.items() if weight]
+        else:
+            paid = [weight * parts[name] for name, weight in self.weights.items() if weight != 0]
+            if not self.open(parts):
+                paid = [min(0.0, value) for value in paid]
+        value = math.fsum(paid)
+        return (value, None) if math.isfinite(value) else (None, "not finite")
+
+    def open(self, parts: Mapping[str, float]) -> bool:
+        return all(parts[gate] >= 1 - SLACK for gate in self.gates)
+
+    def succeeded(self, parts: Mapping[str, float]) -> bool | None:
+        """Success needs every gate too: what is right in a form that cannot be read is not. None: cannot be told."""
+        if any(name not in parts for name in (self.success, *self.gates)):
+            return None
+        return self.open(parts) and parts[self.success] >= self.success_at - SLACK
+
+
+def combination(section: RewardSection) -> Combination:
+    """What [reward] says, resolved. The section was checked, and has functions."""
+    mode, gates = section.resolved_combine, section.resolved_gates
+    weights: dict[str, float] = {}
+    for function in section.functions:
+        label = function.resolved_label
+        free = label in gates and function.name in BOUNDED and function.weight == 1
+        if mode == "lexicographic":
+            weights[label] = float(LEVELS + 1) ** -sum(w != 0 for w in weights.values()) if function.weight else 0.0
+        else:
+            weights[label] = 0.0 if free else function.weight
+    return Combination(mode, weights, gates, section.success or next(iter(weights)), section.success_at)
+
+
+def tenths(value: float) -> float:
+    """A value from 0 to 1, rounded down to what the order by places can tell apart."""
+    return min(LEVELS, max(0, math.floor(value * LEVELS + SLACK))) / LEVELS
