@@ -114,7 +114,7 @@ class Repair(ToolEnv):
         self.num_runs += 1
         self.visible = [outcome.passed for outcome in outcomes]
         failed = [outcome.text for outcome in outcomes if not outcome.passed and outcome.text != "not run"]
-        return "\n".join([f"{sum(self.visible)} of {len(outcomes)} tests pass", *failed])
+        return "\n".join([f"{sum(self.visible)} of {len(outcomes)} tests pass", *dict.fromkeys(failed)])
 
     def do_submit(self) -> str:
         outcomes = self._examine(only_visible=False)
@@ -257,9 +257,9 @@ def gold(task: Task, env: Environment) -> Iterator[str]:
 def _random(task: Task, env: Environment) -> Iterator[str]:
     """Edits and runs by chance. It ends in a constant: luck would make a check fail at random."""
     rng = random.Random(f"repair random {task.key}")
-    for _ in range(_PATIENCE // 2):
+    for _ in range(_PATIENCE // 3):
         num_lines = len(env.state()["code"])  # type: ignore[union-attr]
-        yield _edit(rng.randint(1, num_lines), rng.choice(("pass", "return 0", "x = 1", "return None", "n += 1")))
+        yield _edit(rng.randint(1, num_lines), rng.choice(("return 0", "return 1", "return None", "return []", "raise")))
         yield "run()"
     yield _write(f"def {task.columns['entry']}(*args):\n    return {rng.randint(-9, 9)}")
     yield "submit()"

@@ -68,12 +68,6 @@ class Known:
     bugs: tuple[tuple[str, str, frozenset[int]], ...]
     """(kind, text, places of the arguments at which it is wrong)."""
 
-    @property
-    def level(self) -> int:
-        """1 to 3, by its length."""
-        num_lines = self.text.count("\n") + 1
-        return 1 + (num_lines > 5) + (num_lines > 7)
-
 
 class _Bare(ast.NodeTransformer):
     """Without annotations and docstring."""
@@ -93,14 +87,26 @@ NAMES = tuple((family, function.__name__) for family, functions in FAMILIES.item
 
 
 @cache
-def known(family: str, name: str) -> Known:
-    """One of our functions, with all its bugs tried at all its arguments."""
+def _read(family: str, name: str) -> tuple[str, tuple[str, ...], ast.FunctionDef]:
+    """What one of our functions does, the kinds of its arguments, and its bare code."""
     function = next(function for function in FAMILIES[family] if function.__name__ == name)
     node = ast.parse(inspect.getsource(function)).body[0]
     assert isinstance(node, ast.FunctionDef)
-    kinds = [ast.unparse(arg.annotation) for arg in node.args.args if arg.annotation]
+    kinds = tuple(ast.unparse(arg.annotation) for arg in node.args.args if arg.annotation)
     says = (ast.get_docstring(node) or "").strip()
-    node = ast.fix_missing_locations(_Bare().visit(node))
+    return says, kinds, ast.fix_missing_locations(_Bare().visit(node))
+
+
+def level(family: str, name: str) -> int:
+    """1 to 3, by its length: up to 5 lines, up to 7, more."""
+    num_lines = ast.unparse(_read(family, name)[2]).count("\n") + 1
+    return 1 + (num_lines > 5) + (num_lines > 7)
+
+
+@cache
+def known(family: str, name: str) -> Known:
+    """One of our functions, with all its bugs tried at all its arguments."""
+    says, kinds, node = _read(family, name)
     rng = random.Random(f"repair/{name}")
     drawn = {repr(one): one for _ in range(4 * POOL) if (one := tuple(DRAWN[kind](rng) for kind in kinds))}
     arguments, text = tuple(islice(drawn.values(), POOL)), ast.unparse(node)
@@ -184,9 +190,8 @@ def _chosen(families: str | Sequence[str], min_level: int, max_level: int, num_b
         raise RecipeError(f'repair: families = {families!r} must be "all" or some of {", ".join(FAMILIES)}')
     parts = {pair: "test" if i % 4 == 3 else "train" for i, pair in enumerate(NAMES)}
     names = [pair for pair in NAMES if pair[0] in asked and part in ("all", parts[pair])]
-    names = [pair for pair in names if min_level <= known(*pair).level <= max_level and known(*pair).bugs]
-    if num_bugs > 1:
-        names = [pair for pair in names if known(*pair).level > 1]  # short ones have no room for several
+    least = max(min_level, 1 + (num_bugs > 1))  # short ones have no room for several
+    names = [pair for pair in names if least <= level(*pair) <= max_level]
     if not names:
         raise RecipeError(f"repair: no function of {', '.join(asked)} has {num_bugs} bugs and a level from {min_level} to "
                           f"{max_level} in the part {part!r}; raise max_level or ask for more families")  # fmt: skip
@@ -250,7 +255,7 @@ def _row(one: Known, names: Mapping[str, str], code: str, bugs: list[str], visib
     shown = "\n".join(f"{call(one.name, test)} = {test['expected']!r}" for test in tests if test["visible"])
     prompt = f"{one.name}: {_says(one, names)}\n{numbered(code.split(chr(10)))}\n{shown}"
     return {"prompt": prompt, "entry": one.name, "code": code, "solution": solution, "tests": tests, "bugs": bugs,
-            "family": one.family, "level": one.level}  # fmt: skip
+            "family": one.family, "level": level(one.family, one.name)}  # fmt: skip
 
 
 def call(entry: str, test: Mapping[str, Any]) -> str:
