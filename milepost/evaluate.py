@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from milepost.types import Group, RecipeError, Reward, StopKind, Task
+from milepost.types import VERDICTS, Group, RecipeError, Reward, StopKind, Task
 
 NUM_RESAMPLES = 10_000
 BAR_TASKS, BAR_SAMPLES, BAR_SAMPLES_MULTI_TURN, BAR_GAIN = 200, 4, 2, 0.10
@@ -68,6 +68,8 @@ class EvalReport:
     """Mean sampled tokens of one episode; what a fault broke off is left out."""
     unscorable: Mapping[str, int] = field(default_factory=dict)
     """Samples left out, by cause; greedy ones under "greedy: cause"."""
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    """Samples that are correct, wrong, unextractable and unscorable; empty in reports from before they were counted."""
 
     @property
     def num_scored(self) -> int:
@@ -189,6 +191,7 @@ def summarise(
         truncated=float(np.mean([e.stop.kind == StopKind.TRUNCATED for e in episodes])),
         length=_mean(e.num_sampled for e in episodes if e.stop.kind is not StopKind.FAULT) or 0.0,
         unscorable=dict(causes),
+        verdicts=dict.fromkeys(VERDICTS, 0) | Counter(r.verdict for r in flat),
     )
 
 

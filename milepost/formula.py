@@ -43,8 +43,14 @@ def describe_sampling(recipe: Recipe) -> str:
 
 
 def describe_reward(recipe: Recipe) -> list[str]:
-    """The resolved reward of an environment, and a length term, one line each; none where functions say it all."""
+    """The resolved reward of an environment, of functions that are no mere sum, and a length term, one line each."""
     reward, lines = recipe.reward, []
+    order = ", then ".join(f.resolved_label for f in reward.functions if f.weight)
+    if reward.functions and reward.resolved_combine == "lexicographic":
+        lines.append(f"reward: {order}; each in tenths, a later one only among equals of those before")
+    if gates := reward.resolved_gates:
+        needs = f"{' and '.join(gates)} = 1"
+        lines.append(f"reward = Σ weight·part if {needs}, else nothing is paid; success needs {needs} too")
     if recipe.env.name:
         terms = [f"{reward.outcome:g}·success"]
         if reward.milestones and reward.milestone_form == "bonus":

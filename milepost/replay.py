@@ -26,7 +26,7 @@ from milepost.env import EnvSpec
 from milepost.envs.find import find_env
 from milepost.play import changes
 from milepost.recipe import Recipe
-from milepost.reward_checks import label_of
+from milepost.reward_combine import combination
 from milepost.reward_spec import (
     NO_SCORES,
     RewardSpec,
@@ -260,7 +260,8 @@ class _Timeline:
         if detail := episode.facts.get("fault"):
             yield from self._note(f"fault: {detail}")
         yield from self._note(f"{outcome(reward)}{_sum(reward, self.run.recipe)}")
-        measured = {k: v for k, v in (reward.parts if reward else {}).items() if is_measure(k)}
+        paid = _weights(reward, self.run.recipe)
+        measured = {k: v for k, v in (reward.parts if reward else {}).items() if k not in paid}
         if measured:
             yield from self._note("measured: " + ", ".join(f"{name} {short(value)}" for name, value in measured.items()))
         if credit is not None:
@@ -298,13 +299,25 @@ def outcome(reward: Reward | None) -> str:
     return f"{said}{unread}, reward {short(reward.total)}"
 
 
+def _weights(reward: Reward | None, recipe: Recipe | None) -> dict[str, float]:
+    """The parts that the total is made of, with what each earns per unit; all others are only measured."""
+    parts = reward.parts if reward else {}
+    if recipe is None or recipe.env.name or not recipe.reward.functions:
+        return {name: 1.0 for name in parts if not is_measure(name)}
+    weights = {name: weight for name, weight in combination(recipe.reward).weights.items() if weight} | {"length": 1.0}
+    return {name: weights[name] for name in parts if name in weights}
+
+
 def _sum(reward: Reward | None, recipe: Recipe | None) -> str:
     """What the total is made of; parts of reward functions are stored raw, so their weights stand beside them."""
-    paid = {name: value for name, value in (reward.parts if reward else {}).items() if not is_measure(name)}
-    weights = {label_of(f): f.weight for f in recipe.reward.functions} if recipe and not recipe.env.name else {}
-    terms = [f"{name} {short(value)}{'' if weights.get(name, 1) == 1 else f' × {weights[name]:g}'}"
-             for name, value in paid.items()]  # fmt: skip
-    return f" = {' + '.join(terms)}" if terms else ""
+    if reward is None:
+        return ""
+    terms = [f"{name} {short(reward.parts[name])}{'' if weight == 1 else f' × {weight:.3g}'}"
+             for name, weight in _weights(reward, recipe).items()]  # fmt: skip
+    gates = combination(recipe.reward).gates if recipe and recipe.reward.functions else ()
+    shut = [gate for gate in gates if reward.parts.get(gate, 1.0) < 1]
+    closed = f", but gate {shut[0]} is closed: nothing is paid" if shut else ""
+    return f" = {' + '.join(terms)}{closed}" if terms else ""
 
 
 def _place_in_loss(credit: Credit) -> str:

@@ -169,6 +169,8 @@ class Evaluation:
             lines += [f"  {name:<16} {interval} ({interval.num} tasks)" for name, interval in r.sources.items()]
         lines.append(f"  tokens           {r.length:.1f} on average")
         lines.append("  decoding         " + ", ".join(f"{key} {value}" for key, value in r.settings.items()))
+        if r.verdicts:
+            lines.append("  answers          " + ", ".join(f"{num} {name}" for name, num in r.verdicts.items()))
         if r.unscorable:
             lines.append("  unscorable       " + ", ".join(f"{cause} {num}" for cause, num in r.unscorable.items()))
         return "\n".join([*lines, f"  stored in        {self.run}"])
