@@ -282,6 +282,8 @@ def test_useful_things_work(box: Sandbox) -> None:
 def test_two_runs_do_not_share_hashes_or_random_numbers_by_chance(box: Sandbox) -> None:
     hashes = {run(box, "print(hash('abc'), {'b', 'a', 'c'})").out for _ in range(2)}
     assert len(hashes) == 1  # the same code gives the same set order in every run
+    with Sandbox(1, limits=LIMITS, hash_seed=1) as other:
+        assert {run(other, "print(hash('abc'), {'b', 'a', 'c'})").out} != hashes
     assert run(box, "import random; print(random.random())").out != run(box, "import random; print(random.random())").out
 
 
@@ -289,6 +291,8 @@ def test_packages_are_there_where_they_are_named() -> None:
     with Sandbox(1, limits=Limits(memory_mb=512), packages=("numpy",)) as box:
         assert box.run([program("import numpy; print(numpy.arange(3).sum())")])[0].out == "3\n"
         assert "ModuleNotFoundError" in box.run([program("import pytest")])[0].err
+    with Sandbox(1, limits=LIMITS, packages=("sympy",)) as box:  # and what it needs
+        assert box.run([program("import mpmath, sympy; print(sympy.Integer(2) + 1)")])[0].out == "3\n"
     with Sandbox(1, limits=LIMITS) as box:
         assert "ModuleNotFoundError" in run(box, "import numpy").err
     with pytest.raises(RecipeError, match="package 'no_such_thing' is not installed here"):

@@ -45,8 +45,9 @@ class Cell:
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-s", "-S", os.path.abspath(main.__file__), str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment(),
-                pass_fds=(theirs.fileno(),), start_new_session=True, cwd="/",
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env=_environment(config["hash_seed"]), pass_fds=(theirs.fileno(),), start_new_session=True,
+                cwd="/",
             )  # fmt: skip
         try:
             self.socket.settimeout(START_SECONDS)
@@ -213,9 +214,9 @@ def _remove_group(folder: str) -> None:
             time.sleep(0.01)
 
 
-def _environment() -> dict[str, str]:
+def _environment(hash_seed: int) -> dict[str, str]:
     fixed = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "USER": "sandbox", "LANG": "C.UTF-8",
-             "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1",
+             "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": str(hash_seed), "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1",
              "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # fmt: skip
     library_path = os.environ.get("LD_LIBRARY_PATH")  # some interpreters do not start without it
     return {**fixed, "LD_LIBRARY_PATH": library_path} if library_path else fixed

@@ -72,7 +72,8 @@ class Isolation:
 class Sandbox:
     """A pool of at most `size` cells. Safe to use from any thread; `close` it, or use it as a context.
 
-    packages: importable packages that programs may use beside the standard library, such as ("numpy",).
+    packages: importable packages that programs may use beside the standard library, such as ("numpy",); what these need is
+    there too, and imported once for all. hash_seed: PYTHONHASHSEED of the programs.
     limits: the largest that a run may ask for; its memory and process limits also hold for a cell as a whole.
     allow_plain: accept limits without isolation where nothing better works. levels: what to try, strongest first.
     Raises RecipeError where none of them works.
@@ -80,12 +81,12 @@ class Sandbox:
 
     def __init__(
         self, size: int = 2, *, limits: Limits | None = None, packages: Sequence[str] = (), allow_plain: bool = False,
-        levels: Sequence[str] = LEVELS[:2],
+        levels: Sequence[str] = LEVELS[:2], hash_seed: int = 0,
     ) -> None:  # fmt: skip
         if size < 1:
             raise ValueError(f"a sandbox needs at least one cell, not {size}")
         self.size, self.limits, self.packages = size, limits or Limits(), tuple(packages)
-        self._config = {**runtime(self.packages), "limits": asdict(self.limits)}
+        self._config = {**runtime(self.packages), "limits": asdict(self.limits), "hash_seed": hash_seed}
         self._cells: list[Cell] = []
         self._lock = threading.Lock()
         # Runs at close(), at garbage collection and at interpreter exit, whichever comes first.
@@ -98,7 +99,7 @@ class Sandbox:
 
     def _choose(self, levels: list[str]) -> Isolation:
         """The first level whose walls stand and hold. Tested once per process and kind of sandbox."""
-        key = (tuple(levels), self.limits, self.packages, os.getpid())
+        key = (tuple(levels), self.limits, self.packages, self._config["hash_seed"], os.getpid())
         if key not in _CHOSEN:
             refused: list[str] = []
             for level, apart, words in (option for name in levels for option in _OPTIONS[name]):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
 from milepost.types import RecipeError
@@ -79,8 +82,8 @@ def _without(folder: str, covers: list[str], readable: list[str], listable: list
 
 
 def _package_parts(packages: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The folders and files of packages, with the shared libraries that wheels lay beside them; and the folders above."""
-    parts: list[str] = []
+    """The folders and files of packages and of what these need, with shared libraries; and the folders above."""
+    parts: dict[str, None] = {}
     homes: list[str] = []
     for name in packages:
         spec = importlib.util.find_spec(name) if name.isidentifier() else None
@@ -88,5 +91,20 @@ def _package_parts(packages: Sequence[str]) -> tuple[list[str], list[str]]:
             raise RecipeError(f"sandbox: package {name!r} is not installed here; install it or leave it out")
         path = os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin
         homes.append(os.path.dirname(path))
-        parts += [path, *filter(os.path.isdir, (f"{path}.libs",))]
-    return parts, list(dict.fromkeys(homes))
+        parts |= dict.fromkeys([path, *filter(os.path.isdir, (f"{path}.libs",)), *_needed(name)])
+    return list(parts), list(dict.fromkeys(homes))
+
+
+def _needed(package: str) -> list[str]:
+    """What the package's distribution installed, and those that it requires; nothing where no distribution is known."""
+    names = metadata.packages_distributions().get(package, [])
+    found: dict[str, metadata.Distribution] = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            held = metadata.distribution(name)
+            if (known := held.metadata["Name"].lower()) not in found:
+                found[known] = held
+                required = (re.match(r"[\w.-]+", line) for line in held.requires or () if "extra ==" not in line)
+                names += [match[0] for match in required if match]
+    tops = {str(held.locate_file(file.parts[0])) for held in found.values() for file in held.files or ()}
+    return sorted(path for path in tops if os.path.exists(path) and os.path.basename(path) not in ("..", "__pycache__"))
