@@ -47,7 +47,7 @@ RUN = Tool("run", {})
 SUBMIT = Tool("submit", {}, "ends the task")
 
 MAX_CHARS, MAX_LINES = 4000, 120
-SECONDS, TOTAL_SECONDS, MEMORY_MB = 1.0, 1.5, 128
+SECONDS, TOTAL_SECONDS, MEMORY_MB = 1.5, 3.0, 128
 """Of one test, of all tests of one run. Ours take milliseconds; whoever comes next waits for an endless loop."""
 
 
@@ -161,7 +161,7 @@ def _sandboxes() -> queue.LifoQueue[Sandbox | None]:
     with _OPENING:
         if os.getpid() not in _SANDBOXES:
             free: queue.LifoQueue[Sandbox | None] = queue.LifoQueue()
-            for _ in range(4 * (os.cpu_count() or 1) - 1):
+            for _ in range(8 * (os.cpu_count() or 1) - 1):
                 free.put(None)
             free.put(_made())
             _SANDBOXES[os.getpid()] = free
