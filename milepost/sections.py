@@ -108,7 +108,9 @@ class TasksSection(Section):
     test: int = setting(200, "held-out tasks that are touched once, at the end", ge=0)
     order: Literal["shuffled", "as_given"] = setting("shuffled", "as_given keeps a curriculum")
     prompt_column: str = setting("prompt", "column with text or messages")
-    answer_column: str = setting("", "gold column; empty: answer, else expected_answer")
+    answer_column: str = setting(
+        "", "gold column; empty: answer, else expected_answer; row: the whole row; none: no reward needs one"
+    )
     system: str = setting("", "system message put before every prompt")
     template: str = setting("{prompt}", "wraps a text prompt")
     format: Literal["auto", "chat", "text"] = setting("auto", "auto: chat when the tokenizer has a chat template")

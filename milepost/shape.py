@@ -20,6 +20,8 @@ _PROMPT_NAMES = ("prompt", "question", "problem", "instruction", "query", "messa
 _GOLD_NAMES = ("answer", "expected_answer", "solution", "final_answer", "ground_truth", "target", "gold", "label", "output")
 NO_GOLD = "none"
 """tasks.answer_column = "none": the rewards need no gold answer."""
+WHOLE_ROW = "row"
+"""tasks.answer_column = "row": the whole row is the gold, as for tests of code that stand in columns of their own."""
 
 _CONTROL = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\ud800-\\udfff]|\\r(?!\\n)")
 # "\text", "\frac", "\nabla" … written without doubling the backslash: the escape became a tab or a line break.
@@ -63,7 +65,7 @@ def check_columns(source: SourceRows, section: TasksSection) -> None:
         near = [name for name in _PROMPT_NAMES if name in present]
         hint = f'set tasks.prompt_column = "{near[0]}"' if near else "set tasks.prompt_column to the one with the prompt"
         raise DataError(f"tasks.prompt_column = {prompt!r}: {have}; {hint}")
-    if golds and not any(name in present for name in golds):
+    if golds and golds != (WHOLE_ROW,) and not any(name in present for name in golds):
         near = [name for name in _GOLD_NAMES if name in present]
         hint = f'set tasks.answer_column = "{near[0]}"' if near else "set tasks.answer_column to the gold column"
         raise DataError(f'no gold column {" or ".join(golds)}: {have}; {hint}, or to "{NO_GOLD}" if no reward needs one')
@@ -117,6 +119,8 @@ def read_messages(prompt: Any) -> tuple[dict[str, Any], ...]:
 def _gold(row: Mapping[str, Any], golds: Sequence[str], optional: bool) -> Any:
     if not golds:
         return None
+    if golds == (WHOLE_ROW,) and WHOLE_ROW not in row:
+        row = {WHOLE_ROW: {str(name): value for name, value in row.items() if name != "split"}}
     present = [name for name in golds if name in row]
     if not present:
         raise Unusable("missing column", f"{' or '.join(golds)}; it has {', '.join(map(str, row))}")
