@@ -193,6 +193,10 @@ def _other_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--allow-plain", action="store_true", help="measure mere limits where nothing else works")
     command.add_argument("--json", action="store_true", help="machine-readable")
     command.set_defaults(run=run_bench_sandbox)
+    command = steps.add_parser("verify", help="the mathematics verifier against bare math-verify, on labelled answers")
+    command.add_argument("--workers", type=int, default=0, help="answers judged at once; 0: one per core")
+    command.add_argument("--json", action="store_true", help="machine-readable, with the answers that were misjudged")
+    command.set_defaults(run=run_bench_verify)
     command = commands.add_parser("play", help="a person plays one task of an environment by hand")
     command.add_argument("env", help="calc, desk, maze, repair, or your own as module:object or file.py:object")
     command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="difficulty of the task, such as rooms=9")
@@ -200,6 +204,9 @@ def _other_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--task", type=int, default=0, metavar="N", help="the N-th task of that seed, from 0")
     command.add_argument("--gold", action="store_true", help="let the environment's gold script play")
     command.set_defaults(run=run_play)
+    from milepost.verify import add_verify_parser, run_verify
+
+    add_verify_parser(commands).set_defaults(run=run_verify)
     command = commands.add_parser("info", help="versions, devices, the embedded model")
     command.set_defaults(run=run_info)
 
@@ -368,6 +375,14 @@ def run_bench_sandbox(args: argparse.Namespace) -> int:
     result = bench_sandbox(args.runs, args.cells, allow_plain=args.allow_plain)
     print(result.json() if args.json else result.text())
     return 0
+
+
+def run_bench_verify(args: argparse.Namespace) -> int:
+    from milepost.bench_verify import bench_verify
+
+    result = bench_verify(args.workers)
+    print(result.json() if args.json else result.text())
+    return 0 if result.ok else 1
 
 
 def run_check_env(args: argparse.Namespace) -> int:

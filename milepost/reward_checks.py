@@ -106,12 +106,12 @@ def check_section(section: RewardSection) -> None:
         )
     for index, function in enumerate(section.functions):
         where = f"reward.functions.{index}"
-        _check_params(function.name, function.params, f"{where}.params")
+        check_function_params(function.name, function.params, f"{where}.params")
         if function.name == BY_ROW:
             for kind, params in function.params.items():
                 if kind not in ROW_KINDS or not isinstance(params, Mapping):
                     raise RecipeError(f"{where}.params.{kind} must be a table for one of {', '.join(ROW_KINDS)}")
-                _check_params(kind, params, f"{where}.params.{kind}")
+                check_function_params(kind, params, f"{where}.params.{kind}")
         if function.name == "reasoning_gym" and importlib.util.find_spec("reasoning_gym") is None:
             raise RecipeError(f'{where}: the package reasoning-gym is missing; pip install "milepost[demo]"')
 
@@ -125,7 +125,8 @@ def row_scorer(scorer: Scorer, task: Task) -> Scorer:
     return Scorer(scorer.label, scorer.weight, kind, params if isinstance(params, Mapping) else {})
 
 
-def _check_params(name: str, params: Mapping[str, Any], where: str) -> None:
+def check_function_params(name: str, params: Mapping[str, Any], where: str) -> None:
+    """Refuses settings that a built-in function does not have, or cannot take. `where` names them."""
     if name in KINDS:
         if problem := param_problem(name, params, where):
             raise RecipeError(problem)

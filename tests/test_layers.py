@@ -38,7 +38,7 @@ LAYERS = [
      "health.env_check"],
     ["launch"],
     ["stages.compare", "stages.sweep"],
-    ["report", "bench", "bench_sandbox", "info", "init", "explain", "demo", "play", "replay", "rescore"],
+    ["report", "bench", "bench_sandbox", "info", "init", "explain", "demo", "play", "replay", "rescore", "verify"],
     ["cli", "__main__"],
 ]  # fmt: skip
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
