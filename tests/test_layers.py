@@ -23,7 +23,8 @@ LAYERS = [
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_parse", "verifiers.math_value",
      "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math",
      "verifiers.judge_http", "verifiers.judge_prompt", "verifiers.judge_cache", "verifiers.judge",
-     "verifiers.kinds", "reward_checks", "reward_canary", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
+     "verifiers.kinds", "verifiers.labelled_math", "verifiers.labelled_other", "verifiers.labelled",
+     "reward_checks", "reward_canary", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
      "envs.repair_functions", "envs.repair_bugs", "envs.repair_tasks", "envs.repair", "envs.hasty"],
     ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],
@@ -38,7 +39,7 @@ LAYERS = [
      "health.env_check"],
     ["launch"],
     ["stages.compare", "stages.sweep"],
-    ["report", "bench", "bench_sandbox", "info", "init", "explain", "demo", "play", "replay", "rescore", "verify"],
+    ["report", "bench", "bench_sandbox", "bench_verify", "info", "init", "explain", "demo", "play", "replay", "rescore", "verify"],
     ["cli", "__main__"],
 ]  # fmt: skip
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
