@@ -23,6 +23,7 @@ LAYERS = [
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_parse", "verifiers.math_value",
      "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math",
      "verifiers.judge_http", "verifiers.judge_prompt", "verifiers.judge_cache", "verifiers.judge",
+     "verifiers.reward_model_child", "verifiers.reward_model",
      "verifiers.kinds", "verifiers.labelled_math", "verifiers.labelled_other", "verifiers.labelled",
      "reward_checks", "reward_canary", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
@@ -51,6 +52,7 @@ TORCH_FREE = [
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
     "envs.desk", "envs.maze_tasks", "envs.maze", "envs.repair", "sandbox.pool",
     "verifiers.code", "verifiers.math", "verifiers.toolcalls", "verifiers.format", "verifiers.judge",
+    "verifiers.reward_model",
     "turn_scorers",
 ]  # fmt: skip
 

@@ -49,7 +49,7 @@ def test_right_wrong_unextractable_and_unscorable_are_four_things():
         assert (empty["score"], empty["cause"], empty["extracted"], empty["extractable"]) == (0.0, None, None, False)
         assert len(server.asked) == 2  # of nothing, nothing is asked
         assert ask(judge, "42", gold="")["cause"] == "bad_gold"
-        assert right["parts"] == {"passed": 1.0, "votes_for": 1.0, "votes_unreadable": 0.0}
+        assert right["parts"] == {"correct": 1.0, "votes_for": 1.0, "votes_unreadable": 0.0}
         assert "compared with the reference" in right["compared"]
     assert ask(judge, "43")["cause"] == "endpoint_error: no connection"
     assert ask(judge, "43")["score"] is None

@@ -204,7 +204,7 @@ def _verdict(value: float | None, casts: Sequence[Cast], text: str) -> dict[str,
 def _result(
     value: float | None, cause: str | None, text: str | None, compared: str, votes_for: float = 0.0, unread: float = 0.0
 ) -> dict[str, Any]:
-    parts = {} if value is None else {"passed": value, "votes_for": votes_for, "votes_unreadable": unread}
+    parts = {} if value is None else {"correct": value, "votes_for": votes_for, "votes_unreadable": unread}
     return {"score": value, "cause": cause, "extracted": text, "extractable": text is not None, "compared": compared,
             "parts": parts}  # fmt: skip
 
