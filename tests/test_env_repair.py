@@ -133,6 +133,18 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing():
     assert env.state()["num_runs"] == 2 and env.state()["visible"] is None
 
 
+def test_one_action_runs_the_tests_once():
+    """Ten endless loops in one action would take longer than a step may."""
+    env = started()
+    told = said(env, 'run()\nedit(2, "total = 0")\nrun()')
+    assert [text.split("\n")[0] for text in told] == [
+        "0 of 2 tests pass",
+        "2     total = 0",
+        "error: one run for each turn",
+    ]
+    assert said(env, "run()\nsubmit()") == ["2 of 2 tests pass", "submitted"] and env.state()["num_runs"] == 3
+
+
 def test_lines_take_the_indentation_of_the_one_they_replace():
     env = started()
     assert said(env, 'edit(4, "if not x % 2:\\n    pass")') == ["4         if not x % 2:\n5             pass"]

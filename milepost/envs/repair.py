@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from itertools import islice, repeat
 from typing import Any
 
-from milepost.env import Cost, Environment, EnvSpec, Goal, Milestone, Observation, State, Tool
+from milepost.env import Action, Cost, Environment, EnvSpec, Goal, Milestone, Observation, State, Tool
 from milepost.envs.repair_tasks import generate, numbered
 from milepost.sandbox.pool import Sandbox
 from milepost.sandbox.runs import Limits
@@ -55,6 +55,8 @@ class Repair(ToolEnv):
     """The task decides everything: the seed of `reset` is not needed."""
 
     tools = (EDIT, WRITE, RUN, SUBMIT)
+    ran_now = False
+    """In this turn. Many endless loops in one turn would miss its deadline, which is a fault; the loops are none."""
 
     def reset(self, task: Task, seed: int) -> Observation:
         if missing := [name for name in ("entry", "code", "tests", "max_runs") if name not in task.columns]:
@@ -87,6 +89,10 @@ class Repair(ToolEnv):
         self._open(Task(**held["task"]))
         vars(self).update(held["facts"])
 
+    def step(self, action: Action) -> Observation:
+        self.ran_now = False
+        return super().step(action)
+
     # --- tools -----------------------------------------------------------------------------------------------------------
 
     def do_edit(self, line: int, text: str) -> str:
@@ -110,6 +116,9 @@ class Repair(ToolEnv):
             raise Refused("this code was run already; change it, or submit it")
         if self.num_runs >= self.task.columns["max_runs"]:
             raise Refused("no runs are left; submit the code")
+        if self.ran_now:
+            raise Refused("one run for each turn")
+        self.ran_now = True
         outcomes = self._examine(only_visible=True)
         self.num_runs += 1
         self.visible = [outcome.passed for outcome in outcomes]
