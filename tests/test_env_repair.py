@@ -145,6 +145,19 @@ def test_one_action_runs_the_tests_once():
     assert said(env, "run()\nsubmit()") == ["2 of 2 tests pass", "submitted"] and env.state()["num_runs"] == 3
 
 
+def test_what_is_shown_is_printable_ascii():
+    codes = [
+        "def sum_even(xs):\n\treturn 'é…\x07'",
+        "def sum_even(xs):\n    raise ValueError('日本\\r\\x00')",
+        "def sum_even(xs):\n    return 'é' * 500",
+    ]
+    for code in codes:
+        states, shown = play(TASK, [write(code), "run()", 'edit(1, "# ü\\t\\u0000")'])
+        told = "".join([*shown, SPEC.summary(TASK, states[0], states[-1])])
+        assert set(told) <= {"\n", *map(chr, range(32, 127))} and "xe9" in told + "xe9" * ("日" in code)
+    assert all(set(row["prompt"]) <= {"\n", *map(chr, range(32, 127))} for row in generate(60, 0))
+
+
 def test_lines_take_the_indentation_of_the_one_they_replace():
     env = started()
     assert said(env, 'edit(4, "if not x % 2:\\n    pass")') == ["4         if not x % 2:\n5             pass"]

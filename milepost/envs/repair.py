@@ -104,7 +104,7 @@ class Repair(ToolEnv):
         if new and not new[0][:1].isspace():
             new = [_indent(old) + one for one in new]
         self._change([*self.lines[: line - 1], *new, *self.lines[line:]])
-        return "\n".join(f"{line + i} {one}" for i, one in enumerate(new)) or f"line {line} deleted"
+        return _ascii("\n".join(f"{line + i} {one}" for i, one in enumerate(new))) or f"line {line} deleted"
 
     def do_write(self, code: str) -> str:
         self._change(code.strip("\n").rstrip().split("\n"))
@@ -123,7 +123,7 @@ class Repair(ToolEnv):
         self.num_runs += 1
         self.visible = [outcome.passed for outcome in outcomes]
         failed = [outcome.text for outcome in outcomes if not outcome.passed and outcome.text != "not run"]
-        return "\n".join([f"{sum(self.visible)} of {len(outcomes)} tests pass", *dict.fromkeys(failed)])
+        return _ascii("\n".join([f"{sum(self.visible)} of {len(outcomes)} tests pass", *dict.fromkeys(failed)]))
 
     def do_submit(self) -> str:
         outcomes = self._examine(only_visible=False)
@@ -153,6 +153,16 @@ class Repair(ToolEnv):
 
 def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
+
+
+def _ascii(text: str) -> str:
+    """Code can hold and return any character; the tokenizer of a small policy knows printable ASCII and line breaks."""
+    text = text.replace("…", "...")
+    return text if text.isascii() and text.replace("\n", "").isprintable() else "".join(map(_shown, text))
+
+
+def _shown(c: str) -> str:
+    return c if c == "\n" or " " <= c <= "~" else ascii(c)[1:-1]
 
 
 def _digest(lines: Sequence[str]) -> str:
@@ -210,7 +220,7 @@ def summed_up(task: Task, start: State, now: State) -> str:
     """The code as it is, and what its last run gave, if it was run."""
     visible = now["visible"]
     told = "not run" if visible is None else f"{sum(visible)} of {len(visible)} tests pass"
-    return f"{numbered(now['code'])}\n{told}; {now['num_edits']} edits, {now['num_runs']} runs so far"
+    return _ascii(f"{numbered(now['code'])}\n{told}; {now['num_edits']} edits, {now['num_runs']} runs so far")
 
 
 VISIBLE = Milestone("visible", _passes, kind="state")
