@@ -69,7 +69,7 @@ def combination(section: RewardSection) -> Combination:
             weights[label] = float(LEVELS + 1) ** -sum(w != 0 for w in weights.values()) if function.weight else 0.0
         else:
             weights[label] = 0.0 if free else function.weight
-    return Combination(mode, weights, gates, section.success or next(iter(weights)), section.success_at)
+    return Combination(mode, weights, gates, section.resolved_success, section.success_at)
 
 
 def tenths(value: float) -> float:

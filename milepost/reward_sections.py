@@ -137,7 +137,7 @@ class LengthSection(Section):
 
 class RewardSection(Section):
     functions: list[RewardFunctionSection] = setting([], "summed by weight", symptom="success flat while reward rises")
-    success: str = setting("", "label of the part whose value ≥ success_at means success; empty: the first function")
+    success: str = setting("", "label of the part that is success from success_at on; empty: the first that judges content")
     success_at: float = setting(1.0, "a shaped 0.1 is not success")
     extract: str = setting("", "regex whose last match's first group is the answer; empty: the whole completion")
     timeout_seconds: float = setting(10.0, "per completion; slower is unscorable, not zero", gt=0)
