@@ -201,8 +201,9 @@ class RewardSection(Section):
 
     @property
     def resolved_success(self) -> str:
-        """The label of the function that success is measured by; empty without functions."""
-        return self.success or (self.functions[0].resolved_label if self.functions else "")
+        """The label of the function that success is measured by: the first, but no judge of form beside one of content."""
+        content = [f for f in self.functions if f.name not in BOUNDED] or self.functions
+        return self.success or (content[0].resolved_label if content else "")
 
     @property
     def resolved_combine(self) -> str:
