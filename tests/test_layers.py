@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "milepost"
 
 # A module may import from layers above its own, and within its layer from modules named before it.
 LAYERS = [
-    ["types"],
+    ["types", "folders"],
     ["env", "tools", "unsafe_rewards", "sections", "reward_sections", "reward_combine", "recipe",
      "length_terms", "streams", "families", "sources", "shape", "scripted",
      "tasks", "demonstrations", "worker_main", "scorers", "workers",
@@ -23,7 +23,7 @@ LAYERS = [
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_parse", "verifiers.math_value",
      "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math",
      "verifiers.judge_http", "verifiers.judge_prompt", "verifiers.judge_cache", "verifiers.judge",
-     "verifiers.reward_model_child", "verifiers.reward_model",
+     "verifiers.reward_model_child", "verifiers.reward_model", "verifiers.served",
      "verifiers.kinds", "verifiers.labelled_math", "verifiers.labelled_other", "verifiers.labelled",
      "reward_checks", "reward_canary", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",

@@ -26,7 +26,9 @@ RUBRIC = "The answer is the number that the reference gives, and nothing else."
 
 
 def make(url: str, **changes) -> Judge:
-    return Judge(read_settings({"url": url, "model": "m", "rubric": RUBRIC, "votes": 1, "retries": 0, **changes}))
+    return Judge(
+        read_settings({"url": url, "model": "m", "rubric": RUBRIC, "votes": 1, "retries": 0, "cache": "", **changes})
+    )
 
 
 def honest(asked: Asked) -> str:
@@ -119,6 +121,14 @@ def test_the_same_thing_is_asked_once_and_reruns_are_equal(tmp_path):
         assert other.score_many(questions[:1])[0]["score"] is None
     for question in (Question("42", "p", "42"), Question("42", "q", "43"), Question("42", "q", None)):
         assert offline.score_many([question])[0]["score"] is None
+
+
+def test_votes_are_kept_in_the_cache_of_milepost(tmp_path, monkeypatch):
+    monkeypatch.setenv("MILEPOST_CACHE", str(tmp_path))
+    with judge_server(honest) as server:
+        judge = Judge(read_settings({"url": server.url, "model": "m", "rubric": RUBRIC, "votes": 1}))
+        assert ask(judge, "42")["score"] == 1.0
+    assert len(list((tmp_path / "judge").rglob("*.json"))) == 1
 
 
 def test_a_broken_file_of_the_cache_is_asked_again(tmp_path):
@@ -500,6 +510,7 @@ def test_the_key_is_sent_and_kept_nowhere(tmp_path, monkeypatch):
         ({"api_key_env": "pw0123456789abcdef"}, "the environment variable this name is not set here"),
         ({"api_key_env": "NO_SUCH_KEY"}, "the environment variable 'NO_SUCH_KEY' is not set here"),
         ({"sampling": 1}, "no setting 'sampling'; it has url, model"),
+        ({"probe": 1}, "probe = 1 must be true or false"),
         ({"cache": "/proc/nothing/here"}, "cache = '/proc/nothing/here' cannot be made"),
     ],
 )
@@ -512,7 +523,7 @@ def test_settings_that_cannot_work_are_refused_in_one_sentence(change, told):
 
 def test_the_four_functions_of_a_verifier(monkeypatch):
     with judge_server(honest) as server:
-        params = {"url": server.url, "model": "m", "rubric": RUBRIC}
+        params = {"url": server.url, "model": "m", "rubric": RUBRIC, "cache": ""}
         assert score(answer="42", gold="42", prompt="q", **params)["score"] == 1.0
         assert score(gold="42", answer="24", prompt="q", **params)["score"] == 0.0  # case D21: by keyword only
         with pytest.raises(TypeError):

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from milepost.folders import cache_root
 from milepost.types import RecipeError
 from milepost.verifiers.extract import POLICIES, extract
 from milepost.verifiers.judge_cache import Cache, Cast, name_of
@@ -59,8 +60,10 @@ class JudgeSettings:
     """Which part of a completion is judged, as in `extract`."""
     tag: str = "answer"
     opened: bool = False
-    cache: str = ""
-    """A folder; empty: votes are kept as long as the judge lives."""
+    cache: str | None = None
+    """A folder; None: judge/ in Milepost's cache; empty: votes are kept as long as the judge lives."""
+    probe: bool = True
+    """Whether training needs `probe` to find nothing."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +97,11 @@ def read_settings(params: Mapping[str, Any]) -> JudgeSettings:
         value = params.get(name, 1.0)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
             raise RecipeError(f"the judge's {name} = {value!r} must be a number of seconds above 0")
-    for name, kind, shown in (("tag", str, "a name"), ("opened", bool, "true or false"), ("cache", str, "a folder")):
-        if not isinstance(params.get(name, kind()), kind) or params.get("tag", "x") == "":
-            raise RecipeError(f"the judge's {name} = {params.get(name)!r} must be {shown}")
+    kinds: dict[str, tuple[type, str]] = {"tag": (str, "a name"), "opened": (bool, "true or false"),
+                                          "probe": (bool, "true or false"), "cache": (str, "a folder")}  # fmt: skip
+    for name, (kind, shown) in kinds.items():
+        if name in params and (not isinstance(params[name], kind) or (name == "tag" and not params[name])):
+            raise RecipeError(f"the judge's {name} = {params[name]!r} must be {shown}")
     places = params.get("extract", "whole")
     places = (places,) if isinstance(places, str) else tuple(places)
     if not places or not set(places) <= set(POLICIES):
@@ -142,7 +147,7 @@ class Judge:
         """Calls made so far, retries included; votes that were known cost none."""
         self._endpoint = read_url(settings.url)
         self._key = _api_key(settings.api_key_env)
-        self._cache = Cache(settings.cache)
+        self._cache = Cache(str(cache_root() / "judge") if settings.cache is None else settings.cache)
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:

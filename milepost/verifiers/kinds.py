@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from milepost.types import RecipeError
 from milepost.workers import Call, WorkerPool
 
 Check = Callable[[Any], str | None]
@@ -106,7 +107,17 @@ KINDS: dict[str, Kind] = {
     "repetition": Kind("milepost.verifiers.repetition", {
         "n": _whole(1, 100, works=4), "free": _number(0, 0.99, works="0.2"), "least": _whole(1, 1 << 20, works=1),
     }, needs_gold=False, graded=True),
+    "judge": Kind("milepost.verifiers.judge", dict.fromkeys((
+        "url", "model", "rubric", "votes", "api_key_env", "options", "timeout_seconds", "deadline_seconds", "concurrency",
+        "retries", "max_characters", "extract", "tag", "opened", "cache", "probe",
+    ), _any), needs_gold=False),
+    "reward_model": Kind("milepost.verifiers.reward_model", dict.fromkeys((
+        "model", "form", "text", "output", "center", "scale", "low", "high", "label", "max_tokens", "batch_tokens",
+        "memory_mb", "timeout_seconds", "load_seconds", "deadline_seconds", "device", "dtype", "extract", "tag", "opened",
+    ), _any), needs_gold=False, graded=True),
 }  # fmt: skip
+SERVED = ("judge", "reward_model")
+"""Answered for by a server or a process that stays up: `served`."""
 BY_ROW = "by_row"
 ROW_COLUMNS = ("reward_type", "verifier")
 
@@ -124,6 +135,11 @@ def param_problem(kind: str, params: Mapping[str, Any], where: str) -> str | Non
     form = [key for key in ("blocks", "boxes", "schema") if key in params]
     if kind == "format" and form and (problem := module_of(kind).check_gold(None, **params)):
         return f"{where}: {problem}"
+    if kind in SERVED:
+        try:
+            module_of(kind).read_settings(params)
+        except RecipeError as error:
+            return f"{where}: {error}"
     return None
 
 
@@ -146,6 +162,11 @@ def score_all(
     kind: str, items: Sequence[tuple[str, Any]], params: Mapping[str, Any], pool: WorkerPool, seconds: float
 ) -> list[dict[str, Any]]:  # fmt: skip
     """One result per (answer, gold), in order. Never raises for an answer or a gold."""
+    if kind in SERVED:
+        from milepost.verifiers.served import Question, Served
+
+        with Served(tried=False) as served:
+            return served.score(kind, params, [Question(answer, gold=gold) for answer, gold in items])
     first: dict[tuple[str, int], int] = {}
     places = [first.setdefault((answer, id(gold)), len(first)) for answer, gold in items]
     distinct = [items[places.index(place)] for place in range(len(first))] if len(first) < len(items) else list(items)
@@ -198,7 +219,7 @@ def right_answer(kind: str, gold: Any, params: Mapping[str, Any], pool: WorkerPo
 def warm(*, kinds: Sequence[str]) -> None:
     """In a new worker, before any clock runs: imports what the kinds need, the large libraries included."""
     for kind in kinds:
-        if kind in KINDS and kind != "code":
+        if kind in KINDS and kind not in ("code", *SERVED):
             module_of(kind)
         if kind == "math":
             importlib.import_module("math_verify")
