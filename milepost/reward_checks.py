@@ -113,7 +113,7 @@ def check_section(section: RewardSection) -> None:
                     raise RecipeError(f"{where}.params.{kind} must be a table for one of {', '.join(ROW_KINDS)}")
                 check_function_params(kind, params, f"{where}.params.{kind}")
         seldom = function.name == "reward_model" and function.params.get("output", "sigmoid") != "clip"
-        if seldom and section.success_at >= 1 and (section.success or labels[0]) == labels[index]:
+        if seldom and section.success_at >= 1 and section.resolved_success == labels[index]:
             raise RecipeError(f"{where}: a reward model never says quite 1, so nothing would be a success; set "
                               "reward.success_at below 1, or name another part in reward.success")  # fmt: skip
         if function.name == "reasoning_gym" and importlib.util.find_spec("reasoning_gym") is None:
