@@ -24,6 +24,7 @@ DIFFICULTIES = {
     "crowded": {"min_steps": 8, "max_steps": 20, "num_records": 60, "forbid": 1.0},
     "queue": {"min_steps": 15, "max_steps": 40, "terse": True, "queue": True},
     "queue of one": {"min_steps": 3, "max_steps": 5, "queue": True},
+    "by id": {"min_steps": 15, "max_steps": 40, "queue": True, "by_id": True},
 }
 
 

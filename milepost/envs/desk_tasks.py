@@ -205,13 +205,13 @@ def _set(table: str, number: str, **fields: Any) -> Row:
 KINDS = (*SWEEPS, "create", "phone", "asked")
 
 
-def shapes(kinds: Sequence[str], queue: bool = False) -> list[tuple[str, int, int]]:
+def shapes(kinds: Sequence[str], queue: bool = False, by_id: bool = False) -> list[tuple[str, int, int]]:
     """(kind, count, length of its plan, with the done() of its own in a queue) of all jobs of these kinds."""
     plain = {"create": 3, "phone": 3, "asked": 4}
     return [
         (kind, count, (plain.get(kind) or (2 + count if count else 2)) + queue)
         for kind in kinds
-        for count in (range(4) if kind in SWEEPS else (0,))
+        for count in (range(4) if kind in SWEEPS and not by_id else (0,))
     ]
 
 
@@ -235,17 +235,19 @@ def generate(
     terse: bool = False,
     forbid: float = 0.3,
     queue: bool = False,
+    by_id: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """`size` rows with different prompts (in a `queue`: different desks).
 
     `min_steps`, `max_steps`: calls of the gold policy, done() included.
     `num_records`: at least so many, bystanders included. `terse`: observations of at most 25 tokens instead of 60.
     `forbid`: share of the tasks in which a tool they do not need is forbidden. `queue`: jobs are handed out one by one.
-    Raises RecipeError.
+    `by_id`: they name records by their ids, so that nothing is searched for. Raises RecipeError.
     """
-    check(size, min_steps, max_steps, num_records, kinds, forbid)
+    kinds = [kind for kind in kinds if kind in SWEEPS] if by_id and kinds == KINDS else kinds
+    check(size, min_steps, max_steps, num_records, kinds, forbid, by_id)
     rng = random.Random(f"desk {seed}")
-    options, last = shapes(kinds, queue), 0 if queue else 1  # one done() for all jobs
+    options, last = shapes(kinds, queue, by_id), 0 if queue else 1  # one done() for all jobs
     sums = reachable({length for *_, length in options}, max_steps - last)
     steps = [total + last for total in sorted(sums) if min_steps <= total + last and total]
     if not steps:
@@ -265,7 +267,9 @@ def generate(
         yield {**row, "terse": terse}
 
 
-def check(size: int, min_steps: int, max_steps: int, num_records: int, kinds: Sequence[str], forbid: float) -> None:
+def check(
+    size: int, min_steps: int, max_steps: int, num_records: int, kinds: Sequence[str], forbid: float, by_id: bool
+) -> None:
     if size < 0:
         raise RecipeError(f"desk: size = {size} must be 0 or more")
     if not 3 <= min_steps <= max_steps <= MAX_STEPS:
@@ -275,6 +279,8 @@ def check(size: int, min_steps: int, max_steps: int, num_records: int, kinds: Se
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
         raise RecipeError(f"desk: kinds = {list(kinds)} must be one or more of {', '.join(KINDS)}")
+    if by_id and not {*kinds} <= {*SWEEPS}:
+        raise RecipeError(f"desk: by_id leaves only the kinds {', '.join(SWEEPS)}; name some of these, or leave kinds out")
     if not 0 <= forbid <= 1:
         raise RecipeError(f"desk: forbid = {forbid} is a share of the tasks, 0 to 1; 0.3 works")
 

@@ -35,7 +35,7 @@ def calc(task: Task, env: Environment) -> Iterator[str]:
     yield render_call("answer", {"value": value}, tool=ANSWER)
 
 
-DESK_SLIPS, DESK_LONG_SLIPS = 0.3, 0.05
+DESK_SLIPS, DESK_LONG_SLIPS = 0.3, 0.08
 """Chance of a slip at each change of a record: about half of the episodes fail, at 3 to 6 steps and at 15 to 40."""
 _CHANGES = ("create", "update", "refund", "close", "delete")
 
