@@ -1,4 +1,4 @@
-"""reasoning-gym families: rows that are the same in every process, and the families that are refused. Torch-free.
+"""reasoning-gym families: rows that are the same in every process, and whose scorers may be used. Torch-free.
 
 All drawing happens in one child process with a fixed hash seed and fixed global random state: several families depend on
 either (word_ladder on the hash seed, list_functions on the global generator), one disturbs it, one prints. So rows depend
@@ -17,27 +17,72 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from milepost.types import RecipeError
 
-_EXECUTES = "its scorer calls eval() on the model's text"
-_PARSES = "its scorer calls sympy's parse_expr() on the model's text, which evaluates it as Python"
-
-REFUSED_FAMILIES: dict[str, str] = {
-    "binary_matrix": _EXECUTES,
-    "n_queens": _EXECUTES,
-    "spiral_matrix": _EXECUTES,
-    "string_insertion": _EXECUTES,
-    "countdown": _PARSES,
-    "intermediate_integration": _PARSES,
-    "polynomial_multiplication": _PARSES,
-    "puzzle24": _PARSES,
-    "simple_integration": _PARSES,
+AUDIT_FILE = Path(__file__).with_name("families.json")
+"""What `scripts/audit_families.py` found."""
+MOST_FOR_JUNK = 0.1
+"""A sound scorer pays no more for what is no answer."""
+OFFERED: dict[str, tuple[str, str]] = {
+    "base_conversion": ("a number in another base", "text equal"),
+    "binary_alternation": ("fewest swaps until bits alternate", "text equal"),
+    "caesar_cipher": ("decrypt a shifted text", "text equal"),
+    "calendar_arithmetic": ("weekdays, days between dates", "weekday equal; numbers pay more the nearer they are"),
+    "chain_sum": ("a sum of several numbers", "numbers equal as decimals; commas, sign, zeros do not count"),
+    "count_bits": ("ones in a binary number", "text equal"),
+    "count_primes": ("primes in an interval", "text equal"),
+    "course_schedule": ("can all courses be taken?", "text equal, True or False: half are guessed"),
+    "fraction_simplification": ("a fraction in lowest terms", "numerator and denominator equal"),
+    "gcd": ("greatest common divisor", "text equal"),
+    "largest_island": ("the largest region in a grid", "text equal"),
+    "lcm": ("least common multiple", "text equal"),
+    "leg_counting": ("legs of many animals", "text equal"),
+    "letter_counting": ("how often a letter stands in a text", "text equal"),
+    "mini_sudoku": ("a 4×4 sudoku", "all cells equal; part of the right cells pays"),
+    "needle_haystack": ("who likes what, in a long list", "name equal but for case and blanks"),
+    "products": ("a product of numbers", "numbers equal as decimals, as in chain_sum"),
+    "rotate_matrix": ("a matrix turned by quarters", "text equal, blanks and line breaks included"),
+    "rotten_oranges": ("minutes until all have rotted", "text equal"),
+    "shortest_path": ("a shortest way through a grid", "any valid path of that length; a longer one pays half"),
+    "string_manipulation": ("a text after rewriting rules", "text equal"),
+    "word_ladder": ("from word to word, letter by letter", "any chain of known words; each unknown one halves it"),
+    "word_sequence_reversal": ("words in reverse order", "text equal"),
+    "word_sorting": ("words in order", "list equal; words in place pay"),
 }
-"""reasoning-gym families (0.1.25) whose scorers execute what the model wrote; refused until scoring is sandboxed."""
+"""Read by hand as well, and offered first: what the task is, and what the scorer compares. Where it is "text equal", a text
+that holds the right answer earns its share of the text."""
+
+
+@cache
+def audited() -> dict[str, dict[str, Any]]:
+    """Family → what the audit found: "safe", "sound", "reason", … (`health.family_audit.Finding`)."""
+    found: dict[str, dict[str, Any]] = json.loads(AUDIT_FILE.read_text(encoding="utf-8"))["families"]
+    return found
+
+
+def refusal(family: str, accepted: Sequence[str] = ()) -> str | None:
+    """Why the family's scorer must not be used, in a sentence; None: it may. `accepted`: unsound ones that a user takes."""
+    found = audited().get(family)
+    if found is None:
+        return f"{family} has not been audited; use one of docs/families.md, for example chain_sum"
+    if found["sound"] or (family in accepted and found["safe"]):
+        return None
+    if not found["safe"]:
+        return f"{family} is refused: {found['reason']}; use another family, for example chain_sum"
+    return (f"{family} is refused: {found['reason']}; use another family, for example chain_sum, or take it as it is with "
+            f'params.accept_unsound = ["{family}"]')  # fmt: skip
+
+
+def shares_a_process(family: str) -> bool:
+    """Whether answers may be scored in one process: none of them can do anything to the next."""
+    found = audited().get(family, {})
+    return bool(found) and not (found["evaluates"] or found["undrawn"])
 
 
 class Draw(NamedTuple):

@@ -78,7 +78,7 @@ def open_session(
         model = model_of(recipe)
         tokenizer = lru_cache(maxsize=1)(lambda: load_tokenizer(model))
         tasks = load_tasks(
-            recipe.tasks, recipe.seed, rows=rows, check=grader.check_gold if isinstance(grader, Grader) else None,
+            recipe.tasks, recipe.seed, rows=rows, check=grader.check_golds if isinstance(grader, Grader) else None,
             generate=spec.generate if spec else None, lessons=recipe.sft.lessons,
             length=lambda task: length(task.prompt, tokenizer(), recipe.tasks),
         )  # fmt: skip

@@ -26,6 +26,7 @@ from milepost.reward_checks import (
     GIVEN,
     LOAD_SECONDS,
     Scorer,
+    accepts_unsound,
     check_section,
     check_signature,
     label_of,
@@ -38,6 +39,7 @@ from milepost.reward_combine import combination
 from milepost.reward_sections import RewardFunctionSection, RewardSection
 from milepost.types import Episode, Group, RecipeError, Reward, StopKind, Task
 from milepost.verifiers.judge import Question
+from milepost.verifiers.gym import Ask, GymScorers
 from milepost.verifiers.kinds import BY_ROW, KINDS, SERVED, gold_problem, module_of, right_answer, score_all
 from milepost.verifiers.served import Served
 from milepost.workers import Answer, Call, WorkerPool, spent_by
@@ -90,11 +92,12 @@ class Grader:
         self._length = length_term(section.length)
         self._controller = LengthController(section.length) if section.length.max_mean else None
         self._mix = combination(section)
-        names = {"math" if f.name == BY_ROW else f.name for f in section.functions} & {"math", "reasoning_gym"}
+        names = {"math" if f.name == BY_ROW else f.name for f in section.functions} & {"math"}
         warm = Call("milepost.verifiers.kinds:warm", {"kinds": sorted(names)}, LOAD_SECONDS)
         setup = warm if names else None
         self._isolated = WorkerPool(self._num_workers, setup=setup)
-        self._pools = [self._isolated]
+        self._gym = GymScorers(min(4, os.cpu_count() or 1), sound_only=not accepts_unsound(section))
+        self._pools: list[WorkerPool | GymScorers] = [self._isolated, self._gym]
         self._served = Served()
         try:
             self._scorers = [self._load(index, function) for index, function in enumerate(section.functions)]
@@ -123,7 +126,7 @@ class Grader:
     @property
     def network_blocked(self) -> bool | None:
         """Whether foreign scorers really run without network; None while none has run."""
-        return None if self._isolated.isolation is None else self._isolated.isolation.network
+        return self._gym.network_blocked
 
     @property
     def length_weight(self) -> float | None:
@@ -225,16 +228,19 @@ class Grader:
         """Judges the gold twice over. Raises RecipeError if a function breaks its contract."""
         self.score_texts(task, [str(task.answer)] * 2)
 
+    def check_golds(self, tasks: Sequence[Task]) -> list[str | None]:
+        """What is wrong with each task's gold by the grader's own verdict; None if nothing is, or it cannot be told."""
+        found = [next((p for s in self._scorers if (p := self._gold_problem(s, task))), None) for task in tasks]
+        texts = {i: self._good_text(task) for i, task in enumerate(tasks) if found[i] is None}
+        known = {i: good for i, good in texts.items() if good is not None}
+        rewards = self._judge([Sample(tasks[i], episode_of(tasks[i], good, i)) for i, good in known.items()])
+        for (i, good), reward in zip(known.items(), rewards):
+            if not reward.success:
+                found[i] = good_problem(tasks[i], reward, good if self.section.canary_good else "")
+        return found
+
     def check_gold(self, task: Task) -> str | None:
-        """What is wrong with the task's gold by the grader's own verdict; None if nothing is, or it cannot be told."""
-        for scorer in self._scorers:
-            if problem := self._gold_problem(scorer, task):
-                return problem
-        good = self._good_text(task)
-        if good is None:
-            return None
-        reward = self.score_texts(task, [good])[0]
-        return None if reward.success else good_problem(task, reward, good if self.section.canary_good else "")
+        return self.check_golds([task])[0]
 
     def _gold_problem(self, scorer: Scorer, task: Task) -> str | None:
         """What the verifier itself says; None for others, and where the gold has nothing to do with the verdict."""
@@ -418,18 +424,15 @@ class Grader:
         return None
 
     def _foreign(self, scorer: Scorer, samples: Sequence[Sample], answers: Sequence[str]) -> list[Verdict]:
-        """reasoning-gym's own scorers, each answer a call of its own: one that hangs costs only itself."""
+        """reasoning-gym's own scorers, in the sandbox: an answer that hangs costs only itself."""
         self._require(scorer, list({sample.task.key: sample.task for sample in samples}.values()))
-        calls = [
-            Call("milepost.scorers:reasoning_gym", {
-                "answer": answer.strip(), "family": sample.task.columns["family"],
-                "params": sample.task.columns.get("params") or {}, "entry": sample.task.columns["entry"],
-            }, self.section.timeout_seconds)
-            for sample, answer in zip(samples, answers)
-        ]  # fmt: skip
+        asks = [
+            Ask(answer.strip(), columns["family"], columns.get("params") or {}, columns["entry"])
+            for answer, columns in zip(answers, (sample.task.columns for sample in samples))
+        ]
         extractable = True if self.section.extract else None
         verdicts = []
-        for sample, answer in zip(samples, self._isolated.map(calls) if calls else []):
+        for sample, answer in zip(samples, self._gym.score(asks, self.section.timeout_seconds) if asks else []):
             if answer.failure:
                 self._report(scorer.label, sample, answer)
             verdicts.append(_verdict(answer, extractable))

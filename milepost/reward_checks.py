@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import json
 import math
 import os
 import re
@@ -13,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from milepost.families import REFUSED_FAMILIES
+from milepost.families import refusal
 from milepost.reward_sections import RewardFunctionSection, RewardSection
 from milepost.scorers import BUILTINS
 from milepost.types import RecipeError, Task
@@ -147,6 +146,8 @@ def check_function_params(name: str, params: Mapping[str, Any], where: str) -> N
             isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf
         ):
             raise RecipeError(f"{where}.{key} = {value!r} must be a number ≥ 0; 0.001 works")
+    if name == "reasoning_gym":
+        _check_accepted(params.get("accept_unsound", []), f"{where}.accept_unsound")
     if name == "regex":
         if not params.get("pattern"):
             raise RecipeError(
@@ -155,6 +156,23 @@ def check_function_params(name: str, params: Mapping[str, Any], where: str) -> N
         _compile(params["pattern"], f"{where}.pattern")
         if params.get("mode", "search") not in ("search", "full"):
             raise RecipeError(f"{where}.mode = {params['mode']!r} must be 'search' or 'full'")
+
+
+def _check_accepted(families: Any, where: str) -> None:
+    if not isinstance(families, list) or not all(isinstance(family, str) for family in families):
+        raise RecipeError(f'{where} = {families!r} must be a list of families, for example ["rush_hour"]')
+    for family in families:
+        if problem := refusal(family, families):
+            raise RecipeError(f"{where}: {problem}")
+        if refusal(family) is None:
+            raise RecipeError(f"{where}: {family} is sound and needs no acceptance; remove it")
+
+
+def accepts_unsound(section: RewardSection) -> bool:
+    """Whether a reward function may be given a family whose scorer is unsound."""
+    return any(
+        "accept_unsound" in (f.params.get("reasoning_gym", {}) if f.name == BY_ROW else f.params) for f in section.functions
+    )
 
 
 def _compile(pattern: Any, where: str) -> None:
@@ -211,7 +229,8 @@ def task_problem(scorer: Scorer, task: Task, present: Mapping[str, Any]) -> str 
         if "family" not in present or "entry" not in present:
             return (f"reward function reasoning_gym needs the columns family and entry, but task {task.key} has {shown}; "
                     'take the tasks from a source of kind = "reasoning_gym"')  # fmt: skip
-        return _executes_text(task)
+        problem = refusal(str(task.columns["family"]), scorer.params.get("accept_unsound", ()))
+        return problem and f"task {task.key}: reasoning-gym's {problem}"
     if scorer.builtin:
         return None
     for key in scorer.required:
@@ -237,15 +256,4 @@ def _row_problem(scorer: Scorer, task: Task, present: Mapping[str, Any]) -> str 
         return f"{which} has reward_type = {scorer.name!r}, which is unknown; {hint}known are {known}"
     if scorer.name == "regex" and not scorer.params.get("pattern"):
         return f"{which} has reward_type = 'regex', which needs params.regex.pattern; set it, or use one of {known}"
-    return None
-
-
-def _executes_text(task: Task) -> str | None:
-    """Refuses families whose scorer evaluates the model's text as code, also inside a composite."""
-    families = {str(task.columns["family"])} | set(
-        re.findall(r'"(\w+)"', json.dumps(task.columns.get("params") or {}, default=str))
-    )
-    if bad := sorted(families & REFUSED_FAMILIES.keys()):
-        return (f"task {task.key}: the scorer of reasoning-gym's {bad[0]} runs the model's answer as code, which needs a "
-                "sandbox; choose another family")  # fmt: skip
     return None

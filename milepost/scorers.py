@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import json
 import math
 import numbers
 import re
@@ -25,7 +24,7 @@ BUILTINS: dict[str, tuple[str, ...]] = {
     "exact": ("case_sensitive", "collapse_spaces"),
     "numeric": ("rel_tol", "abs_tol"),
     "regex": ("pattern", "mode"),
-    "reasoning_gym": (),
+    "reasoning_gym": ("accept_unsound",),
 }
 
 MAX_NUMBER_CHARACTERS = 1000
@@ -100,31 +99,6 @@ def extract(*, texts: Sequence[str], pattern: str) -> list[str | None]:
             pass
         found.append(last[group] if last else None)
     return found
-
-
-_DATASETS: dict[str, Any] = {}
-
-
-def reasoning_gym(*, answer: str, family: str, params: Mapping[str, Any], entry: Mapping[str, Any]) -> float:
-    """The family's own score_answer, 0 … 1, on an entry as `families.py` packs it. Raises what it raises."""
-    import reasoning_gym as gym
-
-    from milepost.families import unpack
-
-    settings = {k: v for k, v in params.items() if k not in ("size", "seed")}
-    key = json.dumps([family, settings], sort_keys=True, default=str)
-    if key not in _DATASETS:
-        _DATASETS[key] = gym.create_dataset(family, size=1, seed=0, **settings)
-    return float(_DATASETS[key].score_answer(answer, unpack(dict(entry))))
-
-
-def warm_reasoning_gym() -> str:
-    """Imports the library before the clock of the first call runs; returns its version."""
-    import reasoning_gym as gym
-
-    import milepost.families  # noqa: F401
-
-    return str(getattr(gym, "__version__", ""))
 
 
 def describe(*, name: str) -> dict[str, Any]:

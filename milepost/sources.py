@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from milepost.families import REFUSED_FAMILIES, Draw, derived_seed, draw_families, unpack
+from milepost.families import Draw, derived_seed, draw_families, unpack
 from milepost.sections import SourceSection
 from milepost.types import RecipeError
 
@@ -344,9 +344,6 @@ def _family_rows(source: SourceSection, position: int, request: Draw, reply: Map
 
 
 def _check_family(family: str, source: SourceSection, setting: str) -> None:
-    if family in REFUSED_FAMILIES:
-        raise RecipeError(f"{setting}.name = {family!r} is refused: {REFUSED_FAMILIES[family]}, and no sandbox runs it "
-                          "yet; use another family, for example chain_sum")  # fmt: skip
     if family == "composite":
         raise RecipeError(
             f'{setting}.name = "composite" is refused; name its families as several tasks.sources with weights'

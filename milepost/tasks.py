@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -36,6 +36,7 @@ from milepost.streams import shuffled
 from milepost.types import DataError, RecipeError, Task
 
 SPLITS = ("train", "validation", "test")
+_CHECKED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,14 @@ def load_tasks(
     seed: int,
     *,
     rows: Any = None,
-    check: Callable[[Task], str | None] | None = None,
+    check: Callable[[Sequence[Task]], Sequence[str | None]] | None = None,
     length: Callable[[Task], int] | None = None,
     generate: Generate | None = None,
     lessons: Sequence[LessonSection] = (),
 ) -> TaskSet:
     """Reads all sources (or `rows`: a datasets object, a list of mappings, or either by split name).
 
-    `check(task)` gives the reason why the task's own checker rejects its gold answer, or None; it is not asked about
+    `check(tasks)` gives for each the reason why its own checker rejects its gold answer, or None; it is not asked about
     tasks without one. `length(task)` counts the ids the policy would be sent (a lower bound will do for those over twice
     the limit); longer than `section.max_prompt_tokens` follows `section.overlong`. `generate` makes an environment's own
     rows, those of `lessons` included. Raises RecipeError for a source that cannot be read and DataError when what it holds
@@ -112,11 +113,12 @@ def load_tasks(
     for source in held:
         check_columns(source, section)
         found[source.name] = []
-        for line, row in source.rows:
+        for line, one, rejection in _shaped(source, section, check):
             try:
-                one = make_task(source, line, row, section)
+                if isinstance(one, Unusable):
+                    raise one
                 _check_duplicate(one, source.name, seen)
-                _check_task(one, section, check, length)
+                _check_task(one, section, length, rejection)
             except Unusable as problem:
                 bad.append(BadRow(source.name, line, problem.cause, problem.detail))
             else:
@@ -162,7 +164,7 @@ def _lesson(
         if one.prompt not in seen:
             seen.add(one.prompt)
             try:
-                _check_task(one, section, None, length)
+                _check_task(one, section, length)
             except Unusable:
                 continue
             tasks.append(one.task)
@@ -212,7 +214,38 @@ def _check_duplicate(one: Found, source: str, seen: Mapping[str, tuple[Found, st
     raise Unusable("duplicate" if same else "duplicate with another answer", f"of {where} line {first.line}")
 
 
-def _check_task(one: Found, section: TasksSection, check: Any, length: Any) -> None:
+def _shaped(
+    source: SourceRows, section: TasksSection, check: Any
+) -> Iterator[tuple[int, Found | Unusable, str | None]]:  # fmt: skip
+    """Each row's line, its task or why there is none, and what its checker says; which is asked about many at once."""
+    for at in range(0, len(source.rows), _CHECKED_AT_ONCE):
+        made = [(line, _made(source, line, row, section)) for line, row in source.rows[at : at + _CHECKED_AT_ONCE]]
+        asked = [one.task for _, one in made if isinstance(one, Found) and one.task.answer is not None]
+        reasons = iter(_reasons(asked, check) if check is not None else [None] * len(asked))
+        for line, one in made:
+            yield line, one, next(reasons) if isinstance(one, Found) and one.task.answer is not None else None
+
+
+def _made(source: SourceRows, line: int, row: Mapping[str, Any], section: TasksSection) -> Found | Unusable:
+    try:
+        return make_task(source, line, row, section)
+    except Unusable as problem:
+        return problem
+
+
+def _reasons(tasks: Sequence[Task], check: Any) -> Sequence[str | None]:
+    """What the checker says of each; where it raises on all, which of them it raises on."""
+    try:
+        return check(tasks) if tasks else []
+    except RecipeError:
+        raise
+    except Exception as error:
+        if len(tasks) == 1:
+            return [f"the checker raised {type(error).__name__}: {error}"]
+        return [_reasons([task], check)[0] for task in tasks]
+
+
+def _check_task(one: Found, section: TasksSection, length: Any, rejection: str | None = None) -> None:
     task, limit = one.task, section.max_prompt_tokens
     try:
         num_tokens = length(task) if length is not None else 0
@@ -224,13 +257,8 @@ def _check_task(one: Found, section: TasksSection, check: Any, length: Any) -> N
             raise DataError(f"{task.source} line {one.line}: the prompt has {count}, over tasks.max_prompt_tokens = "
                             f'{limit}; raise it, or drop such prompts with tasks.overlong = "drop"')  # fmt: skip
         raise Unusable("over-long", f"{count}, limit {limit}")
-    if check is not None and task.answer is not None:
-        try:
-            reason = check(task)
-        except Exception as error:
-            reason = f"the checker raised {type(error).__name__}: {error}"
-        if reason:
-            raise Unusable("answer rejected", reason)
+    if rejection:
+        raise Unusable("answer rejected", rejection)
 
 
 # --- splits -------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from milepost import worker_main
 from milepost.worker_main import FRAME, Isolation
@@ -201,7 +201,17 @@ class WorkerPool:
         self._workers.remove(worker)
 
 
-def spent_by(pools: Sequence[WorkerPool]) -> dict[str, float]:
+class Counted(Protocol):
+    """Something that scores, and counts how often and for how long."""
+
+    @property
+    def num_calls(self) -> int: ...
+
+    @property
+    def cpu_seconds(self) -> float: ...
+
+
+def spent_by(pools: Sequence[Counted]) -> dict[str, float]:
     """Calls and CPU-seconds of these pools so far, under the names of their metrics; empty if none has run anything."""
     calls, seconds = sum(pool.num_calls for pool in pools), math.fsum(pool.cpu_seconds for pool in pools)
     return {"scorer/calls": float(calls), "scorer/cpu_seconds": seconds} if calls or seconds else {}

@@ -1,4 +1,4 @@
-"""reasoning-gym as a source: which families are refused, and that rows are the same everywhere and keep their scorers."""
+"""reasoning-gym as a source: whose scorers may be used, what the audit finds, and that rows are the same everywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milepost.families import REFUSED_FAMILIES, Draw, _draw, pack, unpack
+from milepost.families import OFFERED, Draw, _draw, audited, pack, refusal, shares_a_process, unpack
 from milepost.sections import SourceSection, TasksSection
 from milepost.sources import _family_rows
 from milepost.tasks import TaskSet, load_tasks
@@ -101,21 +101,39 @@ def callee(node: ast.expr, scope: dict[str, Any], owner: type) -> tuple[str, Any
     return "", None
 
 
-def test_every_family_whose_scorer_can_execute_text_is_refused() -> None:
+def test_every_family_whose_scorer_can_execute_text_was_found_to_evaluate_it() -> None:
+    """What reading the scorers finds, and what attacking them found, are the same."""
     families = {name: cls for name, (cls, _) in factory.DATASETS.items()}
     executing = {name: names for name, cls in families.items() if (names := executed_names(cls))}
     assert {"string_insertion", "countdown"} <= set(executing)  # the scan itself sees both kinds
-    assert set(executing) - set(REFUSED_FAMILIES) - set(EVALUATES_OWN_DATA) == set()
-    assert set(REFUSED_FAMILIES) <= set(families)
-    for name, reason in REFUSED_FAMILIES.items():
-        assert ("eval()" in reason) == ("eval" in executing[name])
+    evaluating = {name for name, found in audited().items() if found["evaluates"]}
+    assert set(executing) - set(EVALUATES_OWN_DATA) == evaluating
+    assert all(refusal(name) for name in evaluating)
+    assert not any(shares_a_process(name) for name in evaluating)
 
 
-def test_refused_and_unknown_families_are_said_in_a_sentence_before_anything_is_drawn() -> None:
+def test_every_family_was_audited_and_those_known_to_be_bad_are_refused() -> None:  # case D27
+    found = audited()
+    assert set(found) == set(factory.DATASETS) - {"composite"}
+    assert "pays 1 for junk" in str(refusal("game_of_life_halting"))
+    assert "raises" in str(refusal("prime_factorization"))
+    for family in ("graph_color", "boxnet", "propositional_logic", "rubiks_cube", "rush_hour"):
+        assert not found[family]["sound"] and refusal(family, [family]) is None
+    assert all(row["sound"] == (refusal(name) is None) == (not row["reason"]) for name, row in found.items())
+    assert set(OFFERED) <= {name for name, row in found.items() if row["sound"]} and len(OFFERED) >= 20
+
+
+def test_what_the_sandbox_does_not_hold_cannot_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {**audited()["countdown"], "safe": False, "reason": "its scorer broke the sandbox"}
+    monkeypatch.setattr("milepost.families.audited", lambda: {"countdown": row})
+    assert refusal("countdown", ["countdown"]) == (
+        "countdown is refused: its scorer broke the sandbox; use another family, for example chain_sum"
+    )
+    assert "has not been audited" in str(refusal("gcd"))
+
+
+def test_unknown_families_and_sizes_are_said_in_a_sentence() -> None:
     for source, match in [
-        (gym("countdown"), r"'countdown' is refused: its scorer calls sympy's parse_expr\(\)"),
-        (gym("n_queens"), r"refused: its scorer calls eval\(\) on the model's text"),
-        (gym("q", path="n_queens"), r"'n_queens' is refused"),
         (gym("composite"), r"several tasks.sources with weights"),
         (gym("chain_sum", size=0), r"size = 0: a generated source needs"),
         (gym("chain_sum", params={"size": 3}), r"params.size does nothing"),

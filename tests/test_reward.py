@@ -558,19 +558,43 @@ def test_a_foreign_scorer_that_raises_is_unscorable():  # case D27
     assert (reward.total, reward.cause) == (None, "error: KeyError")
 
 
-@pytest.mark.parametrize("columns", [
-    {"family": "countdown", "entry": {}}, {"family": "spiral_matrix", "entry": {}},
-    {"family": "composite", "params": {"datasets": [{"name": "n_queens"}]}, "entry": {}},
+@pytest.mark.parametrize(("family", "says"), [
+    ("countdown", r"countdown is refused: its scorer evaluates the answer as Python.*or take it .* params\.accept_unsound"),
+    ("game_of_life_halting", "is refused: its scorer pays 1 for junk; use another"),
+    ("composite", "composite has not been audited; use one of docs/families.md"),
 ])  # fmt: skip
-def test_families_that_run_the_answer_are_refused(columns, tmp_path):  # case D24
-    task = Task("t", "q", "1", columns)
-    with pytest.raises(RecipeError, match="as code"):
+def test_families_whose_scorers_are_unsound_are_refused(family, says):  # cases D24, D27
+    task = Task("t", "q", "1", {"family": family, "entry": {}})
+    with pytest.raises(RecipeError, match=says):
         Grader(section("reasoning_gym"), tasks=[task])
+    with Grader(section("reasoning_gym")) as grader, pytest.raises(RecipeError, match=says):
+        grader.score([Group("t", task, (episode("1", "t"),))])
+    with Grader(section("reasoning_gym")) as grader, pytest.raises(RecipeError, match=says):
+        grader.check_golds([task])
+
+
+def test_what_a_recipe_accepts_is_scored_in_the_sandbox(tmp_path):  # case D24
+    task = gym_task("spiral_matrix")
     pwned = tmp_path / "pwned"
-    attack = episode(f"__import__('os').system('touch {pwned}')", "t")
-    with Grader(section("reasoning_gym")) as grader, pytest.raises(RecipeError, match="as code"):
-        grader.score([Group("t", task, (attack,))])
+    tmp_path.chmod(0o777)
+    texts = [f"__import__('os').system('touch {pwned}')", task.answer, "__import__('os')._exit(0)", "9**9**9**9", "1 2"]
+    accepts = {"name": "reasoning_gym", "params": {"accept_unsound": ["spiral_matrix"]}}
+    with Grader(section(accepts, timeout_seconds=8), tasks=[task]) as grader:
+        group = Group("t", task, tuple(episode(text, "t", i) for i, text in enumerate(texts)))
+        [rewards] = grader.score([group])
+    assert [r.total for r in rewards[1:3]] == [1.0, None] and rewards[2].cause == "worker_died"
+    assert rewards[4].total == 0.0 and not rewards[0].success and not rewards[3].success
     assert not pwned.exists()
+
+
+@pytest.mark.parametrize(("accepted", "says"), [
+    ("countdown", r"accept_unsound = 'countdown' must be a list of families"),
+    (["chain_sum"], "chain_sum is sound and needs no acceptance; remove it"),
+    (["chain_sums"], "chain_sums has not been audited"),
+])  # fmt: skip
+def test_what_cannot_be_accepted_is_refused(accepted, says):
+    with pytest.raises(RecipeError, match=says):
+        Grader(section({"name": "reasoning_gym", "params": {"accept_unsound": accepted}}))
 
 
 def test_tasks_from_elsewhere_are_refused_for_reasoning_gym():

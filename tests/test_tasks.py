@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +139,10 @@ def test_no_usable_task_is_refused_with_the_causes() -> None:
 
 
 def test_a_gold_that_its_own_checker_rejects_is_dropped_and_counted() -> None:
-    def check(task: Task) -> str | None:
-        if task.answer == "3":
-            raise ValueError("boom")
-        return None if int(task.answer) % 2 else "even"
+    def check(tasks: Sequence[Task]) -> list[str | None]:
+        if any(task.answer == "3" for task in tasks):
+            raise ValueError("boom")  # then each is asked about alone
+        return [None if int(task.answer) % 2 else "even" for task in tasks]
 
     loaded = load_tasks(section(), 0, rows=numbered(4), check=check)  # golds 1, 2, 3, 4
     assert [task.answer for task in loaded.train] == ["1"]
@@ -155,9 +156,9 @@ def test_a_gold_that_its_own_checker_rejects_is_dropped_and_counted() -> None:
         ("reward.canary_good gives 'x', which scores 0", r"; set reward\.canary_good to a completion that .*\{answer\}"),
     ):
         with pytest.raises(DataError, match=advice):
-            load_tasks(section(), 0, rows=numbered(4), check=lambda task, says=says: says)
+            load_tasks(section(), 0, rows=numbered(4), check=lambda tasks, says=says: [says] * len(tasks))
     no_gold = [{"prompt": "q"}]
-    assert load_tasks(section(answer_column="none"), 0, rows=no_gold, check=lambda task: "no").report.num_usable == 1
+    assert load_tasks(section(answer_column="none"), 0, rows=no_gold, check=lambda tasks: ["no"]).report.num_usable == 1
 
 
 def test_overlong_prompts_are_dropped_and_counted_or_refused() -> None:  # cases B20 and J4

@@ -223,5 +223,3 @@ def warm(*, kinds: Sequence[str]) -> None:
             module_of(kind)
         if kind == "math":
             importlib.import_module("math_verify")
-        if kind == "reasoning_gym":
-            importlib.import_module("milepost.scorers").warm_reasoning_gym()
