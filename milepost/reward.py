@@ -38,8 +38,8 @@ from milepost.reward_checks import (
 from milepost.reward_combine import combination
 from milepost.reward_sections import RewardFunctionSection, RewardSection
 from milepost.types import Episode, Group, RecipeError, Reward, StopKind, Task
-from milepost.verifiers.judge import Question
 from milepost.verifiers.gym import Ask, GymScorers
+from milepost.verifiers.judge import Question
 from milepost.verifiers.kinds import BY_ROW, KINDS, SERVED, gold_problem, module_of, right_answer, score_all
 from milepost.verifiers.served import Served
 from milepost.workers import Answer, Call, WorkerPool, spent_by
