@@ -90,6 +90,13 @@ class _Reader(Scanner):
         self.depth -= 1
         if "in" in signs:
             return _domain(signs, sides)
+        if (
+            signs == ["="]
+            and _are_coordinates(sides[0])
+            and sides[1][0] == "group"
+            and len(sides[1][3]) == len(sides[0][3])
+        ):
+            return sides[1]  # (x, y) = (3, -1) names a point
         return ("rel", tuple(signs), tuple(sides)) if signs else sides[0]
 
     def union(self) -> Node:
@@ -115,7 +122,7 @@ class _Reader(Scanner):
             left = self.product()
         while symbol := self.take("+", "-", r"\pm"):
             left = ("pm" if symbol == r"\pm" else symbol, left, self.product())
-        return left
+        return ("/", left, self.sum()) if self.take(r"\over") else left
 
     def product(self) -> Node:
         left = self.factor()
@@ -286,6 +293,11 @@ class _Reader(Scanner):
             return self.matrix()
         if name == r"\text":
             return self.text_command()
+        if name in (r"\overline", r"\vec", r"\widehat") and (
+            letters := re.compile(r"\s*\{\s*([A-Za-z]{1,3})\s*\}").match(self.text, self.at)
+        ):
+            self.at = letters.end()
+            return ("sym", f"{name}{{{letters[1]}}}")
         raise Unreadable(f"{name} is not known here")
 
     def root(self) -> Node:
@@ -394,6 +406,16 @@ def _domain(signs: list[str], sides: list[Node]) -> Node:
     if signs != ["in"] or sides[0][0] != "sym" or not (of[0] in ("group", "set", "union") or of[1:] == ("set of R",)):
         raise Unreadable("this is not a symbol in a set")
     return of
+
+
+def _are_coordinates(node: Node) -> bool:
+    """(x, y): different symbols in parentheses."""
+    return (
+        node[0] == "group"
+        and node[1:3] == ("(", ")")
+        and all(part[0] == "sym" for part in node[3])
+        and (len({*node[3]}) == len(node[3]) > 1)
+    )
 
 
 def _is_row(node: Node) -> bool:

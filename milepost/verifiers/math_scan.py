@@ -35,6 +35,9 @@ _SHORT_UNITS = frozenset(_TWO_LETTERS.split())
 _NUMBER = re.compile(
     r"\d{1,3}(?:\.\d{3})+,\d{1,2}(?![\d,.])|\d{1,3}(?:,\d{3})+(?![\d])(?:\.\d+)?(?!,\d)|\d+(?:\.(?!\.)\d*)?|\.\d+"
 )
+_BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11,
+          "twelve": 12, "sixteen": 16}  # fmt: skip
+_BASE = re.compile(rf"_\{{?\s*(?:(\d{{1,2}})|(?:\\text\s*\{{\s*)?({'|'.join(_BASES)})(?![a-z])\s*\}}?)\s*\}}?")
 _UNGROUPED = re.compile(r"\d+(?:\.(?!\.)\d*)?|\.\d+")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
 _PLAIN_UNIT = re.compile(r"[A-Za-zµμ][A-Za-zµμ.^0-9/ *²³{}-]*$")
@@ -162,9 +165,9 @@ class Scanner:
             self.at = repeated.end()  # 0.1(6) is 0.1 + 6/90
             places = len(digits.partition(".")[2])
             return ("num", value + Fraction(int(repeated[1]), (10 ** len(repeated[1]) - 1) * 10**places))
-        if "." not in digits and (base := re.compile(r"_\{?\s*(\d{1,2})\s*\}?").match(self.text, self.at)):
+        if "." not in digits and (base := _BASE.match(self.text, self.at)):
             self.at = base.end()
-            return ("base", digits.lstrip("0") or "0", int(base[1]))
+            return ("base", digits.lstrip("0") or "0", int(base[1] or _BASES[base[2]]))
         if exponent := re.compile(r"[eE]([+-]?\d{1,3})(?![\d.])").match(self.text, self.at):
             self.at = exponent.end()
             value *= Fraction(10) ** int(exponent[1])

@@ -56,6 +56,7 @@ def plain(text: str) -> str:
     text = text.replace(r"\%", "%")
     text = re.sub(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])\s*", "", text)
     text = re.sub(r"\\[dtc](frac|binom)(?![A-Za-z])", r"\\\1", text)
+    text = re.sub(r"(?<!\\)\{([^{}\\]*)\\over(?![A-Za-z])([^{}\\]*)\}", r"\\frac{\1}{\2}", text)
     text = re.sub(
         r"\\(?:mathbf|mathrm|mathit|textbf|textit|textrm|textsf|boldsymbol|bm|mbox|operatorname)\s*\{", r"\\text{", text
     )
@@ -64,12 +65,14 @@ def plain(text: str) -> str:
     text = re.sub(r"\\text\s*\{\s*\(([A-Za-z ]{2,})\)\s*\}", r"\\text{ \1}", text)
     text = text.replace(r"\langle", "(").replace(r"\rangle", ")")
     text = re.sub(r"\A\s*(\*\*|`|\$?\*)([^*`]+)\1\s*\Z", r"\2", text)
-    text = re.sub(r",\\!\s*(?=\d{3}(?!\d))", ",", text)
+    text = re.sub(r"(?<=\d)(?:,\\!|\\!,)\s*(?=\d{3}(?!\d))", ",", text)
     text = re.sub(r"\{,\}|(?<=\d)\\[,!](?=\d{3}(?!\d))", ",", text)
     text = re.sub(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", ",", text)
     text = re.sub(r"(?<!\\)\\(?:[,;:! ]|quad(?![a-z])|qquad(?![a-z]))|(?<=.)~|[\u00a0\u2000-\u200b\u202f\u3000]", " ", text)
     text = re.sub(r"(?<!\\)\\[()\[\]]|\$\$", " ", text).strip()
-    return _dollars(text).strip()
+    text = _dollars(text).strip()
+    # A blank between groups of three is one number only where nothing else stands there.
+    return text.replace(" ", ",") if re.fullmatch(r"-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?", text) else text
 
 
 def unwrap(text: str) -> str:
