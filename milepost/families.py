@@ -38,7 +38,7 @@ OFFERED: dict[str, tuple[str, str]] = {
     "count_bits": ("ones in a binary number", "text equal"),
     "count_primes": ("primes in an interval", "text equal"),
     "course_schedule": ("can all courses be taken?", "text equal, True or False: half are guessed"),
-    "fraction_simplification": ("a fraction in lowest terms", "numerator and denominator equal"),
+    "fraction_simplification": ("a fraction in lowest terms", "numerator and denominator equal; of LaTeX the first counts"),
     "gcd": ("greatest common divisor", "text equal"),
     "largest_island": ("the largest region in a grid", "text equal"),
     "lcm": ("least common multiple", "text equal"),

@@ -99,7 +99,7 @@ def test_an_answer_that_fails_costs_no_other(entries: dict[str, Any]) -> None:
     entry = entries["chain_sum"]
     broken = {key: value for key, value in entry.items() if key != "answer"}
     right = entry["answer"]
-    tries = [(right, entry), ("1", broken), (right, entry), (None, entry), (f"+{right}.0", entry)]
+    tries = [(right, entry), ("1", broken), (right, entry), (None, entry), (f"{right}.0", entry)]
     asks = [Ask(text, "chain_sum", {}, own) for text, own in tries]
     gym = GymScorers(1)
     answers = gym.score(asks, 60.0)
