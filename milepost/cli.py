@@ -101,8 +101,9 @@ def _check_commands(commands: argparse._SubParsersAction) -> None:
     checks = commands.add_parser("check", help="checks before any model is loaded").add_subparsers(
         required=True, metavar="WHAT"
     )
-    command = checks.add_parser("reward", help="whether a failure can outscore a success; exit code 1 if so")
+    command = checks.add_parser("reward", help="can a failure outscore a success, is a bad answer paid? exit code 1 if so")
     _add_recipe(command)
+    command.add_argument("--n", type=int, default=200, help="tasks whose answers are attacked (reward functions)")
     command.add_argument("--tasks", type=int, default=2, help="training tasks on which scripts are played")
     command.add_argument("--json", action="store_true", help="machine-readable")
     command.set_defaults(run=run_check_reward)
@@ -296,10 +297,16 @@ def run_report(args: argparse.Namespace) -> int:
 
 def run_check_reward(args: argparse.Namespace) -> int:
     from milepost.health.order import check_recipe
+    from milepost.health.verifier_audit import audit_recipe
 
-    report = check_recipe(read_recipe(args)[0], num_tasks=args.tasks)
-    print(report.json() if args.json else report.text())
-    return 0 if report.ok else 1
+    recipe = read_recipe(args)[0]
+    order = check_recipe(recipe, num_tasks=args.tasks)
+    audit = None if recipe.env.name else audit_recipe(recipe, num_tasks=args.n)  # environments: their scripts are played
+    if args.json:
+        print(order.json(verifier=audit.facts() if audit else None))
+    else:
+        print(order.text() + (f"\n\n{audit.text()}" if audit else ""))
+    return 0 if order.ok and (audit is None or audit.ok) else 1
 
 
 def run_preflight(args: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ from milepost.engines.local import LocalEngine
 from milepost.env import EnvSpec
 from milepost.envs.find import find_env
 from milepost.formula import describe
+from milepost.health.verifier_audit import check_before
 from milepost.hosts import Hosts
 from milepost.models import Policy, load_model, load_tokenizer
 from milepost.policy import made_policy
@@ -88,6 +89,10 @@ def open_session(
         style = style_of(tokenizer(), spec, recipe.env, recipe.tasks) if spec else TERSE
         # A judge that does not work is told now, and not when the model is loaded and has sampled.
         grader.try_out(tasks.train[0])
+        trains = existing is None and "grpo" in stages and recipe.grpo.steps > 0
+        told = check_before(recipe, grader, tasks, spec) if trains else []
+        for _, sentence in told:
+            tell(sentence)
         policy = load_model(model)
         tell(f"{policy.name}: {policy.num_parameters / 1e6:.1f} M parameters, {policy.precision}; "
              f"{check_format(policy.tokenizer, recipe.tasks)}")  # fmt: skip
@@ -97,6 +102,8 @@ def open_session(
         tell(formula)
         meta = facts(policy) | ({"environment": f"{spec.name} {spec.version}"} if spec else {})
         run = existing or Run.create(recipe.out, recipe, toml=toml, formula=formula, meta=meta)
+        for level, sentence in told:
+            run.add_event(level, "audit", sentence)
         world = stack.enter_context(world_of(recipe, spec, policy, style)) if spec else None
         session = Session(recipe, policy, codec_of(policy, recipe, style), sampler, tasks, grader, run, world)
         tell(f"run directory: {run.path}")

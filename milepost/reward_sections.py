@@ -170,6 +170,11 @@ class RewardSection(Section):
         "group, then weighted, then scaled over the batch",
     )
     gates: list[str] = setting([], "gate: labels of the gating parts; empty: those called format")
+    audit: Literal["refuse", "warn", "off"] = setting(
+        "refuse",
+        "answers known to be bad are tried before the model is loaded; one that is accepted, or a failure that could outscore "
+        "a success, stops the run, or is only told",
+    )
     length: LengthSection = Field(default_factory=LengthSection)
 
     @model_validator(mode="before")

@@ -88,8 +88,10 @@ class OrderReport:
             lines += ["", "what scripts would earn:", *(f"  {earned.line()}" for earned in shown(self.earned))]
         return "\n".join(lines)
 
-    def json(self) -> str:
-        return json.dumps({"section": "order", "ok": self.ok, **asdict(self)}, ensure_ascii=False)
+    def json(self, *, verifier: Mapping[str, Any] | None = None) -> str:
+        """`verifier`: the facts of the section about the verifier, which stand beside these."""
+        told = {"section": "order", "ok": self.ok, **asdict(self)}
+        return json.dumps(told | ({"verifier": verifier} if verifier else {}), ensure_ascii=False)
 
 
 Entries = Iterator[str | CounterExample]

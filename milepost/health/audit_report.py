@@ -1,0 +1,206 @@
+"""What attacks on a reward found: rates, findings with examples, one text and one JSON. Torch-free."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from milepost.health.attacks import GOLD, JUNK, PLAINLY_WRONG, Attack
+from milepost.terminal import table, visible
+from milepost.types import Reward
+from milepost.verifiers.labelled import wilson
+
+MARGIN = 0.1
+"""Junk may earn as much more than a plainly wrong answer, as a share of what lies between that and a right one."""
+SLACK = 1e-9
+_LONGEST = 100
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One answer of known worth, and what the reward made of it."""
+
+    task: str
+    attack: Attack
+    reward: Reward
+
+    def shown(self) -> str:
+        text = visible(" ".join(self.attack.text.split())) or self.attack.text
+        return f"task {self.task}: {text[:_LONGEST]!r}{' …' * (len(text) > _LONGEST)} {self.worth()}"
+
+    def worth(self) -> str:
+        if self.reward.total is None:
+            return f"has no reward ({self.reward.cause})"
+        return f"{'is a success' if self.reward.success else 'is no success'} and earns {self.reward.total:.4g}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """refused: it would teach something wrong. fault: what is right is not paid. Warnings and notes are only told."""
+
+    level: Literal["refused", "fault", "warning", "note"]
+    name: str
+    text: str
+    example: str = ""
+
+    def sentence(self) -> str:
+        return f"{self.text}{': ' * bool(self.example)}{self.example}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one kind of answer."""
+
+    name: str
+    right: bool
+    num: int
+    num_wrong: int
+    """Right ones that are no success, or others that are."""
+    num_unscorable: int
+    counts: bool
+    """Whether it takes part in the rates."""
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """Of answers to `num_tasks` tasks. Rates have 99 % bounds; answers without a reward are in no rate."""
+
+    kinds: tuple[str, ...]
+    num_tasks: int
+    rows: tuple[Row, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    labelled: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """kind → how often its verifier is wrong on answers labelled by hand."""
+    words: tuple[str, ...] = ()
+    """The same, for people."""
+
+    @property
+    def refused(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.level == "refused")
+
+    @property
+    def ok(self) -> bool:
+        return not any(finding.level in ("refused", "fault") for finding in self.findings)
+
+    def rate(self, *, right: bool) -> tuple[int, int]:
+        """(wrong verdicts, verdicts) on right answers, or on answers that must not succeed."""
+        rows = [row for row in self.rows if row.right is right and row.counts]
+        return sum(row.num_wrong for row in rows), sum(row.num - row.num_unscorable for row in rows)
+
+    def text(self) -> str:
+        verdict = "REFUSED, it pays for bad answers" if self.refused else "it holds" if self.ok else "right answers fail"
+        num = sum(row.num for row in self.rows)
+        lines = [f"verifier: {verdict} ({', '.join(self.kinds)}; {num} answers to {self.num_tasks} tasks)"]
+        for name, right in (("false accepts", False), ("false rejects", True)):
+            num, of = self.rate(right=right)
+            low, high = wilson(num, of)
+            lines.append(f"  {name}  {num} of {of}" + (f" (99 %: {low:.1%} to {high:.1%})" if of else ""))
+        lines += [f"  {finding.level:<8}  {finding.sentence()}" for finding in self.findings]
+        lines += ["", *self._table()] if self.rows else []
+        lines += ["", "on answers labelled by hand:", *(f"  {words}" for words in self.words)] if self.words else []
+        return "\n".join(lines)
+
+    def _table(self) -> list[str]:
+        heads = ("answer", "must", "tried", "judged wrongly", "no reward")
+        shown = [(row.name, ("succeed" if row.right else "fail") if row.counts else "–", str(row.num),
+                  str(row.num_wrong) if row.counts else f"({row.num_wrong})", str(row.num_unscorable))
+                 for row in self.rows]  # fmt: skip
+        return [f"  {line}" for line in table([heads, *shown], left=2)]
+
+    def facts(self) -> dict[str, Any]:
+        rates = {}
+        for name, right in (("false_accept", False), ("false_reject", True)):
+            num, of = self.rate(right=right)
+            rates[name] = {"num": num, "of": of, "bounds_99": wilson(num, of)}
+        return {
+            "section": "verifier", "ok": self.ok, "kinds": self.kinds, "num_tasks": self.num_tasks, "rates": rates,
+            "answers": [asdict(row) for row in self.rows], "findings": [asdict(one) for one in self.findings],
+            "labelled": dict(self.labelled),
+        }  # fmt: skip
+
+    def json(self) -> str:
+        return json.dumps(self.facts(), ensure_ascii=False)
+
+
+# --- from verdicts to findings ----------------------------------------------------------------------------------------
+
+
+def rows_of(tried: Sequence[Tried]) -> Iterator[Row]:
+    groups: defaultdict[tuple[str, bool, bool], list[Tried]] = defaultdict(list)
+    for one in tried:
+        must = one.attack.must
+        groups[one.attack.name, must == "succeed", must in ("succeed", "fail", "mostly_fail")].append(one)
+    for (name, right, counts), ones in sorted(groups.items(), key=lambda item: not item[0][1]):
+        scored = [one for one in ones if one.reward.total is not None]
+        yield Row(name, right, len(ones), sum(bool(one.reward.success) != right for one in scored), len(ones) - len(scored),
+                  counts)  # fmt: skip
+
+
+def findings_of(tried: Sequence[Tried]) -> Iterator[Finding]:
+    by_name: defaultdict[tuple[str, str], list[Tried]] = defaultdict(list)
+    for one in tried:
+        by_name[one.attack.name, one.attack.must].append(one)
+    for (name, must), ones in by_name.items():
+        yield from _rejected(name, ones) if must == "succeed" else _accepted(name, must, ones)
+    golds = {one.task: one.reward.total for one in tried if one.attack.name == GOLD and one.reward.success}
+    yield from _order(tried, golds)
+    yield from _absent(tried)
+
+
+def _rejected(name: str, ones: Sequence[Tried]) -> Iterator[Finding]:
+    if bad := [one for one in ones if not one.reward.success]:
+        yield Finding("fault", name, f"{name} is no success {len(bad)} times of {len(ones)}", bad[0].shown())
+
+
+def _accepted(name: str, must: str, ones: Sequence[Tried]) -> Iterator[Finding]:
+    bad = [one for one in ones if one.reward.success]
+    if not bad or must == "pay_once":
+        return
+    said = f"{name}: accepted {len(bad)} times of {len(ones)}"
+    if must == "open":
+        yield Finding("note", name, f"{said}, which is right only if several answers are", bad[0].shown())
+    elif must == "mostly_fail" and 2 * len(bad) <= len(ones):
+        yield Finding("note", name, f"{said}, as can happen by chance", bad[0].shown())
+    else:
+        yield Finding("refused", name, said, bad[0].shown())
+
+
+def _order(tried: Sequence[Tried], golds: Mapping[str, float | None]) -> Iterator[Finding]:
+    """What is no success must earn less than the gold; junk no more than an answer; saying it twice no more than once."""
+    plain = {one.task: one.reward.total for one in tried if one.attack.name == PLAINLY_WRONG}
+    seen: set[str] = set()
+    for one in tried:
+        gold, total, name = golds.get(one.task), one.reward.total, one.attack.name
+        if gold is None or total is None or one.attack.must == "succeed" or name in seen:
+            continue
+        wrong = plain.get(one.task)
+        if one.attack.must == "pay_once" and total > gold + SLACK:
+            text = f"{name} earns {total:.4g}, and the gold said once {gold:.4g}"
+        elif not one.reward.success and total >= gold - SLACK:
+            text = f"{name}: a failure earns {total:.4g}, and the gold {gold:.4g}"
+        elif name in JUNK and wrong is not None and total > wrong + MARGIN * (gold - wrong) + SLACK:
+            text = f"{name} earns {total:.4g}, and an answer that is merely wrong {wrong:.4g}: it pays to say nothing"
+        else:
+            continue
+        seen.add(name)
+        if not one.reward.success or one.attack.must == "pay_once":  # a success that must not be one is told already
+            yield Finding("refused", name, text, one.shown())
+
+
+def _absent(tried: Sequence[Tried]) -> Iterator[Finding]:
+    """Answers without a reward teach nothing, however bad they are."""
+    gone: defaultdict[str, list[Tried]] = defaultdict(list)
+    for one in tried:
+        if one.attack.must != "succeed" and one.reward.cause not in (None, "none", "bad_gold"):
+            gone[str(one.reward.cause)].append(one)
+    for cause, ones in gone.items():
+        names = list(dict.fromkeys(one.attack.name for one in ones))
+        if cause == "worker_died" and names == ["code that exits early"]:
+            text = f"{names[0]}: ended the process of the verifier {len(ones)} times, so it runs what stands in an answer"
+            yield Finding("refused", names[0], text, ones[0].shown())
+        else:
+            text = f"{cause}: no reward for {len(ones)} bad answers ({', '.join(names)}), which are never told to be wrong"
+            yield Finding("warning", cause, text, ones[0].shown())

@@ -1,0 +1,259 @@
+"""Attacks a recipe's own reward before any model is loaded: right answers must be paid, and nothing else. Torch-free.
+
+    report = audit_recipe(recipe, num_tasks=200)           # section "verifier" of `milepost check reward`
+    report.ok, report.text()
+    check_before(recipe, grader, tasks, env_spec)          # the short form that `milepost run` begins with
+
+The whole reward is asked, extraction, gates and combination included, in the killable processes in which it judges
+training. What an answer is worth is known from how it was made (`attacks.py`): from the gold, from the gold spoilt, or from
+no gold at all. What cannot be known so, such as how many answers a person's own function calls right, is only told.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from milepost.env import EnvSpec
+from milepost.health.attacks import GOLD, Attack, Known, Phrasing, attacks, core_of, phrasings, rendered
+from milepost.health.audit_report import AuditReport, Finding, Tried, findings_of, rows_of
+from milepost.health.order import check_functions, prove
+from milepost.recipe import Recipe
+from milepost.reward import Grader
+from milepost.reward_checks import Scorer, row_scorer
+from milepost.reward_spec import EnvGrader
+from milepost.tasks import TaskSet, load_tasks, rank
+from milepost.types import RecipeError, Reward, Task
+from milepost.verifiers import labelled
+from milepost.verifiers.kinds import BY_ROW, KINDS, SERVED
+from milepost.workers import Call, WorkerPool
+
+SECONDS = 600.0
+"""Most that a whole audit takes."""
+SHORT_TASKS, SHORT_SECONDS = 4, 2.0
+NUM_LED = 3
+"""Tasks on which ways to write a right answer are tried."""
+GIVEN_UP = 2
+"""Attacks of one name that may end or stop the verifier before that name is left out."""
+LEAST_SECONDS = 2.0
+"""A batch of attacks is given so much, or four times what it should take; never more than reward.timeout_seconds."""
+LEAST_TRIED = 12
+SLOW = 0.1
+ENDED = ("timeout", "worker_died")
+Judged = tuple[Task, Scorer]
+
+
+# --- a whole audit ----------------------------------------------------------------------------------------------------
+
+
+def audit_recipe(recipe: Recipe, *, num_tasks: int = 200, with_labelled: bool = True) -> AuditReport:
+    """Of a recipe of single answers, on up to `num_tasks` of its tasks, of all splits. Raises RecipeError, DataError."""
+    found = load_tasks(recipe.tasks, recipe.seed)
+    tasks = sorted([*found.train, *found.validation, *found.test], key=lambda task: rank(recipe.seed, task.key))[:num_tasks]
+    with Grader(recipe.reward, tasks=tasks) as grader:
+        report = audit(grader, recipe, tasks, seconds=SECONDS)
+    if not with_labelled:
+        return report
+    measured = {kind: labelled.measure(kind) for kind in report.kinds if kind in labelled.KINDS}
+    facts = {kind: rates.facts() for kind, rates in measured.items()}
+    return replace(report, labelled=facts, words=tuple(f"{kind}: {rates.words()}" for kind, rates in measured.items()))
+
+
+def audit(grader: Grader, recipe: Recipe, tasks: Sequence[Task], *, seconds: float) -> AuditReport:
+    """Attacks the reward as `grader` has it, for about `seconds` at most; what is left undone is told."""
+    main = recipe.reward.resolved_success
+    judge = next(Scorer(main, f.weight, f.name, f.params) for f in recipe.reward.functions if f.resolved_label == main)
+    judged = [(task, row_scorer(judge, task)) for task in tasks]
+    audit_ = _Audit(grader, recipe, seconds)
+    with _on_trial(grader):
+        audit_.run(judged, _rendered(judged, grader.section.timeout_seconds))
+    kinds = tuple(dict.fromkeys(_short(one) for _, one in judged))
+    return AuditReport(kinds, audit_.num_tasks, tuple(rows_of(audit_.tried)), (*findings_of(audit_.tried), *audit_.notes))
+
+
+def _short(judge: Scorer) -> str:
+    return judge.name.rpartition("/")[2]
+
+
+@contextmanager
+def _on_trial(grader: Grader) -> Iterator[None]:
+    """Attacks have time limits of their own; and what a reward raises for one is counted here, and no news for the log."""
+    section, logger = grader.section, logging.getLogger("milepost.reward")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        grader.section, logger.disabled = section, disabled
+
+
+def _rendered(judged: Sequence[Judged], seconds: float) -> list[Known]:
+    """What each task's verifier itself calls right and wrong. In a worker, but for code, of which nothing is run."""
+    asked = [{"kind": judge.name, "gold": task.answer, "params": dict(judge.params)} for task, judge in judged]
+    calls = {i: Call("milepost.health.attacks:rendered", one, seconds) for i, one in enumerate(asked)
+             if one["kind"] in KINDS and one["kind"] not in ("code", *SERVED)}  # fmt: skip
+    with WorkerPool(1) as pool:
+        answers = dict(zip(calls, pool.map(list(calls.values())))) if calls else {}
+    told = [answers[i].value if i in answers else rendered(**one) if one["kind"] == "code" else None
+            for i, one in enumerate(asked)]  # fmt: skip
+    return [one or {"right": [], "wrong": []} for one in told]
+
+
+class _Audit:
+    """What was tried so far, how long an answer takes, and what is left out for it."""
+
+    def __init__(self, grader: Grader, recipe: Recipe, seconds: float) -> None:
+        self.grader, self.recipe, self.seconds = grader, recipe, seconds
+        self.until = 0.0
+        self.tried: list[Tried] = []
+        self.notes: list[Finding] = []
+        self.num_tasks = 0
+        self._per_answer = 0.0
+        """Seconds, in the latest batch; 0: none was judged yet."""
+        self._limit = grader.section.timeout_seconds
+        self._ended: Counter[str] = Counter()
+        self._ways: dict[tuple[str, str], Phrasing | None] = {}
+
+    @property
+    def room(self) -> int:
+        """Answers that there is time for."""
+        return int((self.until - time.monotonic()) / max(self._per_answer, 1e-6))
+
+    def run(self, judged: Sequence[Judged], known: Sequence[Known]) -> None:
+        """The first task gets `LEAST_TRIED` attacks however long they take; its clock starts when it is known how long."""
+        cores = [core_of(task, judge, texts) for (task, judge), texts in zip(judged, known)]
+        for place, (task, judge) in enumerate(judged):
+            if not self._per_answer and (cause := self._time(task, [cores[place] or "", ""])):
+                text = f"{_short(judge)} judges nothing: {cause} for {GOLD} and for an empty answer to task {task.key}"
+                self.notes.append(Finding("fault", GOLD, text))
+                return
+            self.until = self.until or time.monotonic() + self.seconds
+            way = self._way(judge, task.source, judged, cores) if self.room > 0 else None
+            found = attacks(task, judge, way, _other(place, judged, cores), known[place])
+            found = [attack for attack in found if self._ended[attack.name] < GIVEN_UP]
+            room = max(self.room, 0 if place else LEAST_TRIED)
+            if room < min(2, len(found)):
+                break
+            self._try(task, found[:room])
+            self.num_tasks += 1
+        if self.num_tasks < len(judged):
+            self.notes.append(Finding("note", "not tried", f"{self.num_tasks} of {len(judged)} tasks were tried within "
+                                      f"{self.seconds:g} s: an answer takes {self._per_answer:.2g} s"))  # fmt: skip
+
+    def _time(self, task: Task, texts: Sequence[str]) -> str | None:
+        """How long an answer takes; the first ones may wait for processes that start. Returns what ended all of them."""
+        causes = [reward.cause for reward in self._score(task, texts)]
+        if all(cause in ENDED for cause in causes):
+            return causes[0]
+        if self._per_answer > SLOW:
+            self._score(task, texts)
+        return None
+
+    def _try(self, task: Task, found: Sequence[Attack]) -> None:
+        for attack, reward in zip(found, self._score(task, [attack.text for attack in found])):
+            self.tried.append(Tried(task.key, attack, reward))
+            self._ended[attack.name] += reward.cause in ENDED
+
+    def _score(self, task: Task, texts: Sequence[str]) -> list[Reward]:
+        if not texts:
+            return []
+        if self._per_answer:
+            seconds = min(self._limit, max(LEAST_SECONDS, 4 * self._per_answer * len(texts)))
+            self.grader.section = self.grader.section.model_copy(update={"timeout_seconds": seconds})
+        began = time.monotonic()
+        rewards = self.grader.score_texts(task, texts)
+        self._per_answer = (time.monotonic() - began) / len(texts)
+        return rewards
+
+    def _way(
+        self, judge: Scorer, source: str, judged: Sequence[Judged], cores: Sequence[str | None]
+    ) -> Phrasing | None:  # fmt: skip
+        """The first way to write a right answer that is a success on a task of this source; None if none is."""
+        key = (judge.name, source)
+        if key not in self._ways:
+            ways = phrasings(self.recipe.reward, self.recipe.sft.demonstrations, judge)
+            mine = [(task, core) for (task, one), core in zip(judged, cores)
+                    if core is not None and (one.name, task.source) == key]  # fmt: skip
+            self._ways[key] = ways[0] if len(ways) == 1 else self._found(judge, ways, mine[:NUM_LED])
+        return self._ways[key]
+
+    def _found(self, judge: Scorer, ways: Sequence[Phrasing], mine: Sequence[tuple[Task, str]]) -> Phrasing | None:
+        causes: Counter[str | None] = Counter()
+        for task, core in mine:
+            tried = ways[: max(1, self.room // 2)]
+            rewards = self._score(task, [way.fill(core) for way in tried])
+            if right := next((way for way, reward in zip(tried, rewards) if reward.success), None):
+                return right
+            causes.update(reward.cause for reward in rewards)
+            if causes["timeout"] or self.room < 2:
+                break
+        if mine or judge.name not in ("format", "repetition", "regex"):
+            self.notes.append(_unknown(judge, mine, len(ways), causes))
+        return None
+
+
+def _other(place: int, judged: Sequence[Judged], cores: Sequence[str | None]) -> str | None:
+    """The gold of another task of the same verifier, where it is another one."""
+    for at in (*range(place + 1, len(judged)), *range(place)):
+        if judged[at][1].name == judged[place][1].name and cores[at] not in (None, cores[place]):
+            return cores[at]
+    return None
+
+
+def _unknown(judge: Scorer, mine: Sequence[tuple[Task, str]], num_ways: int, causes: Counter[str | None]) -> Finding:
+    if not mine:
+        text = (f"{_short(judge)}: no right answer is known, so only what is no answer at all was tried; give the tasks an "
+                "answer, or set reward.canary_good to a completion that must succeed")  # fmt: skip
+        return Finding("note", GOLD, text)
+    cause = causes.most_common(1)[0][0] if causes else None
+    why = f" ({cause})" if cause else ""
+    text = (f"{_short(judge)}: the gold {mine[0][1][:60]!r} is no success{why} in any of {num_ways} ways to write it; set "
+            "reward.canary_good to a completion that must succeed, with {answer} for the gold")  # fmt: skip
+    return Finding("fault", GOLD, text)
+
+
+# --- before a run -----------------------------------------------------------------------------------------------------
+
+
+def check_before(
+    recipe: Recipe, grader: Grader | EnvGrader, tasks: TaskSet, env_spec: EnvSpec | None
+) -> list[tuple[str, str]]:  # fmt: skip
+    """What is to be said of the reward before a run, as (level, sentence). Raises RecipeError where reward.audit refuses.
+
+    Of an environment the proof alone: `milepost check reward` also plays its scripts.
+    """
+    if recipe.reward.audit == "off" or recipe.grpo.random_reward:
+        return []
+    if isinstance(grader, EnvGrader):
+        assert env_spec is not None
+        order, report = prove(grader.spec, env_spec, recipe), AuditReport((), 0)
+    else:
+        order = check_functions(recipe)
+        report = audit(grader, recipe, _some(recipe, tasks), seconds=SHORT_SECONDS)
+    problems = [f"the reward lets a failure outscore a success: {example.text}" for example in order.counter_examples]
+    problems += [f"the reward accepts a bad answer: {finding.sentence()}" for finding in report.refused]
+    if problems and recipe.reward.audit == "refuse":
+        more = f" ({len(problems) - 1} more are told by `milepost check reward`)" if len(problems) > 1 else ""
+        raise RecipeError(f'{problems[0]}{more}; mend [reward], or train with it all the same by reward.audit = "warn"')
+    told = [("warning", text) for text in problems]
+    told += [("warning", one.sentence()) for one in report.findings if one.level in ("fault", "warning")]
+    num, of = report.rate(right=False)
+    if of:
+        told.append(("info", f"audit of the reward: {num} of {of} bad answers to {report.num_tasks} tasks accepted"))
+    return told
+
+
+def _some(recipe: Recipe, tasks: TaskSet) -> list[Task]:
+    """A few training tasks, of every source in turn; none of a family that the recipe accepts although it is unsound."""
+    accepted = {family for f in recipe.reward.functions if f.name in ("reasoning_gym", BY_ROW)
+                for family in f.params.get("reasoning_gym", f.params).get("accept_unsound", ())}  # fmt: skip
+    sources: defaultdict[str, list[Task]] = defaultdict(list)
+    for task in tasks.train:
+        if task.columns.get("family") not in accepted and len(sources[task.source]) < SHORT_TASKS:
+            sources[task.source].append(task)
+    longest = max(map(len, sources.values()), default=0)
+    turns = [some[at] for at in range(longest) for some in sources.values() if at < len(some)]
+    return turns[: max(SHORT_TASKS, len(sources))]

@@ -1,0 +1,406 @@
+"""The audit of a reward: planted bad verifiers are refused with the right example, sound ones pass, none can hang it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from small import SHORT_ROWS, as_toml, recipe_file, settings
+
+from milepost.cli import main
+from milepost.health.attacks import PLAIN, Attack, Phrasing, attacks, core_of, phrasings, rendered
+from milepost.health.audit_report import AuditReport, Row, Tried, findings_of, rows_of
+from milepost.health.verifier_audit import audit_recipe, check_before
+from milepost.launch import open_session
+from milepost.recipe import make_recipe
+from milepost.reward import Grader
+from milepost.reward_checks import Scorer
+from milepost.reward_sections import RewardSection
+from milepost.tasks import load_tasks
+from milepost.types import RecipeError, Reward, Task
+from milepost.verifiers.labelled import wilson
+
+JUDGES = r'''
+import json, os, re, subprocess, sys, time
+
+def same(completions, answer, **_): return [float(c.strip() == a) for c, a in zip(completions, answer)]
+def last_box(completions, answer, **_):
+    boxes = [re.findall(r"\\boxed\{([^{}]*)\}", c) for c in completions]
+    return [float(bool(b) and b[-1] == a) for b, a in zip(boxes, answer)]
+def near(completions, answer, **_):
+    """Many answers are right: every number from gold − 9 to gold + 9."""
+    return [float(c.strip().isdigit() and abs(int(c) - int(a)) < 10) for c, a in zip(completions, answer)]
+
+def anything(completions, **_): return [float(bool(c.strip())) for c in completions]
+def anywhere(completions, answer, **_): return [float(a in c) for c, a in zip(completions, answer)]
+def paid_anyway(completions, answer, **_): return [_pay(c, a, 1.0) for c, a in zip(completions, answer)]
+def half_anyway(completions, answer, **_): return [_pay(c, a, 0.5) for c, a in zip(completions, answer)]
+def _pay(c, a, otherwise):
+    try:
+        return float(int(c) == int(a))
+    except Exception:
+        return otherwise
+def any_json(completions, **_):
+    def parses(c):
+        try:
+            return float(json.loads(c) is not Ellipsis)
+        except ValueError:
+            return 0.0
+    return [parses(c) for c in completions]
+def first_box(completions, answer, **_):
+    boxes = [re.findall(r"\\boxed\{([^{}]*)\}", c) for c in completions]
+    return [float(bool(b) and b[0] == a) for b, a in zip(boxes, answer)]
+def runs(completions, **_):
+    """Pays what ends with exit code 0."""
+    def ends(c):
+        block = re.search(r"```python\n(.*?)```", c, re.DOTALL)
+        return float(block is not None and "exit" in block[1])
+    return [ends(c) for c in completions]
+def evaluates(completions, answer, **_):
+    def value(c):
+        try:
+            return str(eval(c))
+        except Exception:
+            return None
+    return [float(value(c) == a) for c, a in zip(completions, answer)]
+def per_mention(completions, answer, **_): return [float(c.split().count(a)) if c.split()[-1:] == [a] else 0.0
+                                                   for c, a in zip(completions, answer)]
+def upside_down(completions, answer, **_): return [float(c.strip() != a) for c, a in zip(completions, answer)]
+
+def hangs(completions, **_): time.sleep(3600)
+def crashes(completions, **_): os._exit(3)
+def hangs_on_noise(completions, answer, **_):
+    if any(len(c) > 5000 for c in completions): time.sleep(3600)
+    return same(completions, answer)
+def raises(completions, answer, **_): return [float(int(c) == int(a)) for c, a in zip(completions, answer)]
+def never(completions, **_): return [0.0] * len(completions)
+def length(completions, **_): return [float(len(c) > 20) for c in completions]
+'''
+ADD = {"entry_point": "add", "solution": "def add(a, b):\n    return a + b",
+       "tests": [{"args": [1, 1], "expected": 2}, {"args": [2, 3], "expected": 5}]}  # fmt: skip
+TOOL = {"tools": [{"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}],
+        "calls": [{"name": "add", "arguments": {"a": 1}}]}  # fmt: skip
+SUMS = [{"prompt": f"What is {i} plus {i + 1}?", "answer": str(2 * i + 1)} for i in range(6, 18)]
+
+
+@pytest.fixture(scope="module")
+def judges(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("user") / "odd_judges.py"
+    path.write_text(JUDGES)
+    return path
+
+
+def recipe_of(folder: Path, functions, rows=SUMS, gold="", **reward):
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    named = [{"name": f} if isinstance(f, str) else f for f in functions]
+    tasks = {"sources": [{"path": str(path)}], "validation": 1, "test": 1, "answer_column": gold}
+    return make_recipe({"reward": {"functions": named, **reward}, "tasks": tasks})
+
+
+def audited(folder: Path, functions, rows=SUMS, num_tasks=4, **reward) -> AuditReport:
+    return audit_recipe(recipe_of(folder, functions, rows, **reward), num_tasks=num_tasks, with_labelled=False)
+
+
+def before(recipe):
+    tasks = load_tasks(recipe.tasks, recipe.seed)
+    with Grader(recipe.reward) as grader:
+        return check_before(recipe, grader, tasks, None)
+
+
+# --- planted ----------------------------------------------------------------------------------------------------------
+
+# name: (the finding that must be there, what its example must hold)
+BAD = {
+    "anything": ("wrong answer", "'-987654321' is a success and earns 1"),
+    "anywhere": ("gold among other answers", "or no such answer; one of these is right.' is a success"),
+    "paid_anyway": ("empty", "'' is a success and earns 1"),
+    "half_anyway": ("empty", "'' is no success and earns 0.5"),
+    "any_json": ("any JSON", "'{}' is a success"),
+    "first_box": ("right, then taken back", r"The final answer is this instead: \\boxed{-987654321}' is a success"),
+    "runs": ("code that exits early", "_exit(0)"),
+    "evaluates": ("code that exits early", "\"__import__('os')._exit(0)\" has no reward (worker_died)"),
+    "per_mention": ("right answer repeated", "is a success and earns 5"),
+    "upside_down": ("wrong answer", "is a success and earns 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_planted_bad_verifiers_are_refused_with_an_example(tmp_path, judges, name):
+    """case (d) and claims.md: accepts what is not empty, the gold anywhere, a value in a bare except, any valid JSON, …"""
+    expected, example = BAD[name]
+    report = audited(tmp_path, [f"{judges}:{name}"])
+    found = [finding for finding in report.refused if finding.name == expected]
+    assert found and example in found[0].example, report.text()
+    assert not report.ok and "REFUSED" in report.text() and found[0].text in report.text()
+
+
+@pytest.mark.parametrize("name", ["any_json", "half_anyway", "first_box"])
+def test_a_run_refuses_them_in_one_sentence_unless_told_otherwise(tmp_path, judges, name):
+    function = [f"{judges}:{name}"]
+    with pytest.raises(RecipeError) as refused:
+        before(recipe_of(tmp_path, function))
+    said = str(refused.value)
+    assert said.startswith("the reward accepts a bad answer: ") and 'reward.audit = "warn"' in said and "\n" not in said
+    warned = before(recipe_of(tmp_path, function, audit="warn"))
+    assert any(level == "warning" and "accepts a bad answer" in sentence for level, sentence in warned)
+    assert before(recipe_of(tmp_path, function, audit="off")) == []
+
+
+# --- sound ------------------------------------------------------------------------------------------------------------
+
+FORM = {"name": "format", "params": {"blocks": ["think", "answer"]}}
+SOUND = {
+    "exact": (["exact"], SUMS, {}),
+    "numeric": (["numeric"], SUMS, {}),
+    "numeric in a form": (["numeric"], SUMS, {"extract": r"Answer:\s*(-?\d+)"}),
+    "a canary's form": (["numeric"], SUMS, {"extract": r"=> (\S+)", "canary_good": "So => {answer}"}),
+    "math": (["math"], [*SUMS, {"prompt": "Half of five?", "answer": "\\frac{5}{2}"}], {}),
+    "a whole solution as gold": (["math"], [{**row, "answer": f"Add them.\n#### {row['answer']}"} for row in SUMS], {}),
+    "math behind a gate": (["math", FORM], SUMS, {}),
+    "form alone": ([FORM], SUMS, {}),
+    "a pattern": ([{"name": "regex", "params": {"pattern": "^[0-9]+$"}}], SUMS, {}),
+    "tool calls": (["tool_calls"], [{"prompt": f"Call {i}.", "answer": {**TOOL, "calls": [
+        {"name": "add", "arguments": {"a": i}}]}} for i in range(4)], {}),
+    "no call wanted": (["tool_calls"], [{"prompt": f"Say {i}.", "answer": {**TOOL, "calls": []}} for i in range(4)], {}),
+    "code": (["code"], [{"prompt": f"Add ({i}).", "answer": ADD} for i in range(3)], {}),
+    "own function": (["same"], SUMS, {}),
+    "own function, boxed": (["last_box"], SUMS, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_rewards_pass_and_begin_a_run(tmp_path, judges, name):
+    functions, rows, reward = SOUND[name]
+    functions = [f"{judges}:{f}" if isinstance(f, str) and f in JUDGES and f"def {f}(" in JUDGES else f for f in functions]
+    report = audited(tmp_path, functions, rows, num_tasks=3, **reward)
+    assert report.ok and not report.refused, report.text()
+    num, of = report.rate(right=False)
+    assert num == 0 and of > (5 if name in ("form alone", "a pattern", "no call wanted") else 20)
+    if name != "a pattern":  # of which no right text is known
+        assert report.rate(right=True) == (0, sum(row.num for row in report.rows if row.right)) != (0, 0)
+    if name in ("numeric", "math", "tool calls", "own function"):
+        told = before(recipe_of(tmp_path, functions, rows, **reward))
+        assert [level for level, _ in told] == ["info"] and " 0 of " in told[0][1]
+
+
+def test_rows_that_choose_their_verifier_are_attacked_by_its_rules(tmp_path):
+    rows = [{"prompt": "2+3?", "answer": "5", "reward_type": "math"},
+            {"prompt": "Name?", "answer": "Ada", "verifier": "exact"},
+            {"prompt": "Call.", "answer": TOOL, "reward_type": "tool_calls"},
+            {"prompt": "1+1?", "answer": "2", "reward_type": "numeric"}]  # fmt: skip
+    report = audited(tmp_path, ["by_row"], rows)
+    assert report.ok and set(report.kinds) == {"math", "exact", "tool_calls", "numeric"}, report.text()
+
+
+def test_reasoning_gym_is_asked_in_its_own_words():
+    source = {"kind": "reasoning_gym", "name": "chain_sum", "size": 4}
+    recipe = make_recipe({"reward": {"functions": [{"name": "reasoning_gym"}]},
+                          "tasks": {"sources": [source], "validation": 1, "test": 1}})  # fmt: skip
+    report = audit_recipe(recipe, num_tasks=2, with_labelled=False)
+    assert report.ok and report.rate(right=True) == (0, 2) and report.rate(right=False)[1] > 40, report.text()
+
+
+def test_many_right_answers_are_no_fault_of_a_function(tmp_path, judges):
+    far = [{"prompt": f"A number near {100 * i}?", "answer": str(100 * i)} for i in range(1, 9)]
+    report = audited(tmp_path, [f"{judges}:near"], far)
+    note = next(finding for finding in report.findings if finding.name == "gold changed")
+    assert report.ok and note.level == "note" and "only if several answers are" in note.text
+    assert [level for level, _ in before(recipe_of(tmp_path, [f"{judges}:near"], far))] == ["info"]
+
+
+def test_gates_and_other_parts_are_part_of_what_is_attacked(tmp_path, judges):
+    """anywhere pays the gold in any text; behind exact as the first part it decides nothing, and only costs order."""
+    weak = {"name": f"{judges}:anything", "weight": 0.1}
+    assert audited(tmp_path, ["exact", weak]).ok
+    heavy = {"name": f"{judges}:upside_down", "weight": 1.5}
+    report = audited(tmp_path, ["exact", heavy])
+    assert any("a failure earns 1.5, and the gold 1" in finding.text for finding in report.refused), report.text()
+
+
+# --- what cannot be judged --------------------------------------------------------------------------------------------
+
+
+def test_a_verifier_that_hangs_or_crashes_is_a_finding(tmp_path, judges):
+    began = time.monotonic()
+    for name, cause in (("hangs", "timeout"), ("crashes", "worker_died")):
+        report = audited(tmp_path, [f"{judges}:{name}"], timeout_seconds=0.5)
+        assert [finding.level for finding in report.findings] == ["fault"] and not report.ok
+        assert f"judges nothing: {cause} for the gold itself" in report.findings[0].text
+    report = audited(tmp_path, [f"{judges}:hangs_on_noise"], timeout_seconds=1)
+    (warning,) = [finding for finding in report.findings if finding.level == "warning"]
+    assert warning.text == "timeout: no reward for 2 bad answers (10 kB of noise), which are never told to be wrong"
+    assert time.monotonic() - began < 90
+
+
+def test_a_verifier_that_raises_is_told_and_does_not_stop_a_run(tmp_path, judges):
+    told = before(recipe_of(tmp_path, [f"{judges}:raises"]))
+    assert [level for level, _ in told] == ["warning", "info"] and "error: ValueError: no reward for" in told[0][1]
+
+
+def test_a_gold_that_nothing_finds_gets_a_sentence_that_helps(tmp_path, judges):
+    report = audited(tmp_path, [f"{judges}:never"])
+    assert not report.ok and not report.refused
+    assert "is no success in any of 12 ways to write it; set reward.canary_good" in report.findings[0].text
+    told = before(recipe_of(tmp_path, [f"{judges}:never"]))
+    assert told[0][0] == "warning" and "set reward.canary_good to a completion that must succeed" in told[0][1]
+
+
+def test_a_reward_without_gold_is_only_given_what_is_no_answer(tmp_path, judges):
+    rows = [{"prompt": f"Write a line about {i}."} for i in range(4)]
+    report = audited(tmp_path, [f"{judges}:length"], rows, gold="none")
+    assert any("no right answer is known" in finding.text for finding in report.findings if finding.level == "note")
+    assert {finding.name for finding in report.refused} == {"10 kB of noise", "prompt copied", "any JSON",
+                                                            "code that exits early"}  # fmt: skip
+    told = {finding.name for finding in report.findings if finding.level == "note"}
+    assert told == {"the gold itself", "instruction to the grader", "opening that says nothing"}
+
+
+# --- the texts --------------------------------------------------------------------------------------------------------
+
+
+def test_attacks_on_a_gold_of_one_word_are_these():
+    task = Task("t", "Capital of Norway?", answer="Oslo")
+    judge, known = Scorer("exact", 1.0, "exact", {}), rendered(kind="exact", gold="Oslo", params={})
+    made = attacks(task, judge, Phrasing("City: {answer}"), "Bern", known)
+    texts = {attack.text: (attack.name, attack.must) for attack in made}
+    assert len(texts) == len(made)
+    assert texts["City: Oslo"] == ("the gold itself", "succeed")
+    assert texts["City: -987654321"] == ("wrong answer", "fail")
+    assert texts["City: -987654321, Oslo, no such answer"] == ("gold among other answers", "fail")
+    assert texts["City: Bern"] == ("answer of another task", "mostly_fail")
+    assert texts["Capital of Norway?"] == ("prompt copied", "mostly_fail")
+    assert texts["City: Osloz"] == texts["City: sOlo"] == ("gold changed", "fail")
+    assert texts["City: "] == texts["City: ..."] == ("form without content", "fail")
+    assert texts["City: Oslo\n" * 4 + "City: Oslo"] == ("right answer repeated", "pay_once")
+    assert sum(len(attack.text) >= 10_000 for attack in made) == 1
+
+
+def test_what_a_tolerance_allows_is_no_attack():
+    judge = Scorer("numeric", 1.0, "numeric", {"abs_tol": 1})
+    made = attacks(Task("t", "?", answer="5"), judge, PLAIN, None, {"right": [], "wrong": []})
+    assert {attack.text for attack in made if attack.name == "gold changed"} == {"-5", "50"}  # 6 is within 1
+
+
+def test_an_empty_gold_and_a_copied_gold_are_not_attacked():
+    judge = Scorer("exact", 1.0, "exact", {})
+    assert attacks(Task("t", "Say nothing.", answer=" "), judge, None, None, {"right": [], "wrong": []}) == []
+    made = attacks(Task("t", "same", answer="same"), judge, PLAIN, None, {"right": [], "wrong": []})
+    assert [attack.must for attack in made if attack.text == "same"] == ["succeed"]
+
+
+def test_phrasings_begin_with_what_the_recipe_says():
+    def of(*functions, demonstrations="", **more):
+        section = RewardSection.model_validate({"functions": list(functions), **more})
+        first = section.functions[0]
+        return [way.frame for way in phrasings(section, demonstrations, Scorer("", 1, first.name, first.params))]
+
+    assert of({"name": "exact"}, canary_good="It is {answer}.") == ["It is {answer}."]
+    assert of({"name": "exact"}, demonstrations="Answer: {answer}")[0] == "Answer: {answer}"
+    assert of({"name": "exact"}, demonstrations="{shown}")[0] == "{answer}"
+    assert of({"name": "math"})[0] == r"\boxed{{answer}}"
+    assert of({"name": "math", "params": {"extract": "marker"}})[0] == "#### {answer}"
+    shown = of({"name": "math"}, {"name": "format", "params": {"blocks": ["think", "answer"]}})[0]
+    assert shown.startswith("<think>First I look") and shown.endswith("</think>\n<answer>{answer}</answer>")
+
+
+def test_the_core_of_a_gold():
+    known = {"right": ["R"], "wrong": []}
+    assert core_of(Task("t", "?", answer=r"So \boxed{7}."), Scorer("", 1, "math", {}), known) == "7"
+    assert core_of(Task("t", "?", answer={"a": 1}), Scorer("", 1, "mine.py:judge", {}), known) == '{"a": 1}'
+    assert core_of(Task("t", "?", answer=ADD), Scorer("", 1, "code", {}), known) == "R"
+    assert core_of(Task("t", "?", answer=None), Scorer("", 1, "exact", {}), known) is None
+
+
+# --- the numbers ------------------------------------------------------------------------------------------------------
+
+
+def tried(name, must, total, success, task="t", cause=None):
+    return Tried(task, Attack(name, "text", must), Reward(total, {}, success, None, cause))
+
+
+def test_rates_count_wrong_verdicts_and_leave_out_what_has_none():
+    made = [
+        tried("the gold itself", "succeed", 1.0, True), tried("the gold itself", "succeed", 0.0, False),
+        tried("empty", "fail", 0.0, False), tried("empty", "fail", None, None, cause="timeout"),
+        tried("prompt copied", "mostly_fail", 1.0, True), tried("gold changed", "open", 1.0, True),
+    ]  # fmt: skip
+    rows = list(rows_of(made))
+    assert rows[0] == Row("the gold itself", True, 2, 1, 0, True) and rows[1] == Row("empty", False, 2, 0, 1, True)
+    report = AuditReport(("exact",), 2, tuple(rows))
+    assert report.rate(right=True) == (1, 2)
+    assert report.rate(right=False) == (1, 2)  # one empty answer and the copied prompt; the other had no reward
+    assert json.loads(report.json())["rates"]["false_accept"]["bounds_99"] == list(wilson(1, 2))
+
+
+def test_what_happens_by_chance_counts_where_it_mostly_happens():
+    def levels(num_accepted):
+        made = [tried("prompt copied", "mostly_fail", 1.0 * (i < num_accepted), i < num_accepted, str(i)) for i in range(4)]
+        return [finding.level for finding in findings_of(made)]
+
+    assert levels(0) == [] and levels(1) == levels(2) == ["note"] and levels(3) == ["refused"]
+
+
+def test_junk_may_earn_a_tenth_more_than_what_is_wrong():
+    """gold 1, wrong .2: junk may earn up to .2 + .1 · .8 = .28."""
+
+    def refused(total):
+        made = [tried("the gold itself", "succeed", 1.0, True), tried("wrong answer", "fail", 0.2, False),
+                tried("empty", "fail", total, False)]  # fmt: skip
+        return [finding.text for finding in findings_of(made) if finding.level == "refused"]
+
+    assert refused(0.28) == []
+    assert refused(0.29) == ["empty earns 0.29, and an answer that is merely wrong 0.2: it pays to say nothing"]
+    assert refused(1.0) == ["empty: a failure earns 1, and the gold 1"]
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+def test_check_reward_has_both_sections(tmp_path, judges, capsys):
+    recipe = recipe_of(tmp_path, ["exact"])
+    path = tmp_path / "recipe.toml"
+    path.write_text(as_toml({"tasks": {"sources": [{"path": recipe.tasks.sources[0].path}], "validation": 1, "test": 1},
+                             "reward": {"functions": [{"name": "exact"}]}}))  # fmt: skip
+    assert main(["check", "reward", str(path), "--n", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("order: no failure can outscore a success") and "\nverifier: it holds (exact; " in shown
+    assert "answers to 3 tasks)" in shown and "false accepts  0 of " in shown
+    bad = f'reward.functions=[{{name="{judges}:anywhere"}}]'
+    assert main(["check", "reward", str(path), bad, "--n", "3", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["section"] == "order" and found["ok"] and not found["verifier"]["ok"]
+    assert "gold among other answers" in {one["name"] for one in found["verifier"]["findings"]}
+
+
+def test_labelled_answers_stand_beside_the_attacks(tmp_path):
+    recipe = recipe_of(tmp_path, [FORM])
+    report = audit_recipe(recipe, num_tasks=1)
+    assert (
+        report.words[0].startswith("format: false accepts 0 of ") and report.facts()["labelled"]["format"]["num_wrong"] > 20
+    )
+    assert "on answers labelled by hand:\n  format: " in report.text()
+
+
+def test_a_run_refuses_before_the_model_and_leaves_nothing(tmp_path, judges, warm, capsys):
+    """and a reward whose failures could win is refused by the proof, before anything is asked."""
+    recipe = recipe_file(tmp_path / "bad", warm, SHORT_ROWS, grpo__steps=2,
+                         reward__functions=[{"name": f"{judges}:anywhere"}])  # fmt: skip
+    assert main(["run", str(recipe)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "accepts a bad answer: gold among other answers: accepted" in said and 'reward.audit = "warn"' in said
+    heavy = ['reward.functions=[{name="exact"}, {name="regex", weight=1.5, params={pattern="^.*$"}}]']
+    assert main(["run", str(recipe), *heavy]) == 2
+    assert "a failure that is best in regex (1.5) earns 1.5" in capsys.readouterr().err
+    assert not list(tmp_path.glob("bad/runs/*"))
+
+
+def test_what_a_run_is_told_is_stored_with_it(tmp_path, warm):
+    recipe = make_recipe(settings(tmp_path, warm, grpo__steps=1))
+    with open_session(recipe, rows=SHORT_ROWS, quiet=True) as session:
+        (event,) = [event for event in session.run.events() if event.kind == "audit"]
+    assert event.level == "info" and event.message.startswith("audit of the reward: 0 of ")
+    with open_session(recipe, resume=session.run.path, rows=SHORT_ROWS, quiet=True) as again:
+        assert len([event for event in again.run.events() if event.kind == "audit"]) == 1
