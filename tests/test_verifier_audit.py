@@ -180,7 +180,7 @@ def test_sound_rewards_pass_and_begin_a_run(tmp_path, judges, name):
     num, of = report.rate(right=False)
     assert num == 0 and of > (5 if name in ("form alone", "a pattern", "no call wanted") else 20)
     if name != "a pattern":  # of which no right text is known
-        assert report.rate(right=True) == (0, sum(row.num for row in report.rows if row.right)) != (0, 0)
+        assert report.rate(right=True) == (0, sum(row.num for row in report.rows if row.must == "succeed")) != (0, 0)
     if name in ("numeric", "math", "tool calls", "own function"):
         told = before(recipe_of(tmp_path, functions, rows, **reward))
         assert [level for level, _ in told] == ["info"] and " 0 of " in told[0][1]
@@ -328,11 +328,11 @@ def test_rates_count_wrong_verdicts_and_leave_out_what_has_none():
         tried("prompt copied", "mostly_fail", 1.0, True), tried("gold changed", "open", 1.0, True),
     ]  # fmt: skip
     rows = list(rows_of(made))
-    assert rows[0] == Row("the gold itself", True, 2, 1, 0, True) and rows[1] == Row("empty", False, 2, 0, 1, True)
+    assert rows[0] == Row("the gold itself", "succeed", 2, 1, 0) and rows[1] == Row("empty", "fail", 2, 0, 1)
     report = AuditReport(("exact",), 2, tuple(rows))
     assert report.rate(right=True) == (1, 2)
-    assert report.rate(right=False) == (1, 2)  # one empty answer and the copied prompt; the other had no reward
-    assert json.loads(report.json())["rates"]["false_accept"]["bounds_99"] == list(wilson(1, 2))
+    assert report.rate(right=False) == (0, 1)  # the other empty answer had no reward; what may be right is in no rate
+    assert json.loads(report.json())["rates"]["false_accept"]["bounds_99"] == list(wilson(0, 1))
 
 
 def test_what_happens_by_chance_counts_where_it_mostly_happens():

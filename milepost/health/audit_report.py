@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from milepost.health.attacks import GOLD, JUNK, PLAINLY_WRONG, Attack
+from milepost.health.attacks import GOLD, JUNK, PLAINLY_WRONG, Attack, Must
 from milepost.terminal import table, visible
 from milepost.types import Reward
 from milepost.verifiers.labelled import wilson
@@ -55,13 +55,12 @@ class Row:
     """What became of one kind of answer."""
 
     name: str
-    right: bool
+    must: Must
+    """Of those that must succeed or fail there are rates; for the others a verdict may be right for one task or another."""
     num: int
     num_wrong: int
     """Right ones that are no success, or others that are."""
     num_unscorable: int
-    counts: bool
-    """Whether it takes part in the rates."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class AuditReport:
 
     def rate(self, *, right: bool) -> tuple[int, int]:
         """(wrong verdicts, verdicts) on right answers, or on answers that must not succeed."""
-        rows = [row for row in self.rows if row.right is right and row.counts]
+        rows = [row for row in self.rows if row.must == ("succeed" if right else "fail")]
         return sum(row.num_wrong for row in rows), sum(row.num - row.num_unscorable for row in rows)
 
     def text(self) -> str:
@@ -105,9 +104,9 @@ class AuditReport:
 
     def _table(self) -> list[str]:
         heads = ("answer", "must", "tried", "judged wrongly", "no reward")
-        shown = [(row.name, ("succeed" if row.right else "fail") if row.counts else "–", str(row.num),
-                  str(row.num_wrong) if row.counts else f"({row.num_wrong})", str(row.num_unscorable))
-                 for row in self.rows]  # fmt: skip
+        shown = [(row.name, row.must.replace("_", " "), str(row.num),
+                  str(row.num_wrong) if row.must != "open" and row.must != "pay_once" else f"({row.num_wrong})",
+                  str(row.num_unscorable)) for row in self.rows]  # fmt: skip
         return [f"  {line}" for line in table([heads, *shown], left=2)]
 
     def facts(self) -> dict[str, Any]:
@@ -129,14 +128,13 @@ class AuditReport:
 
 
 def rows_of(tried: Sequence[Tried]) -> Iterator[Row]:
-    groups: defaultdict[tuple[str, bool, bool], list[Tried]] = defaultdict(list)
+    groups: defaultdict[tuple[str, Must], list[Tried]] = defaultdict(list)
     for one in tried:
-        must = one.attack.must
-        groups[one.attack.name, must == "succeed", must in ("succeed", "fail", "mostly_fail")].append(one)
-    for (name, right, counts), ones in sorted(groups.items(), key=lambda item: not item[0][1]):
+        groups[one.attack.name, one.attack.must].append(one)
+    for (name, must), ones in sorted(groups.items(), key=lambda item: item[0][1] != "succeed"):
         scored = [one for one in ones if one.reward.total is not None]
-        yield Row(name, right, len(ones), sum(bool(one.reward.success) != right for one in scored), len(ones) - len(scored),
-                  counts)  # fmt: skip
+        num_wrong = sum(bool(one.reward.success) != (must == "succeed") for one in scored)
+        yield Row(name, must, len(ones), num_wrong, len(ones) - len(scored))
 
 
 def findings_of(tried: Sequence[Tried]) -> Iterator[Finding]:
