@@ -172,8 +172,8 @@ class RewardSection(Section):
     gates: list[str] = setting([], "gate: labels of the gating parts; empty: those called format")
     audit: Literal["refuse", "warn", "off"] = setting(
         "refuse",
-        "answers known to be bad are tried before the model is loaded; one that is accepted, or a failure that could outscore "
-        "a success, stops the run, or is only told",
+        "answers known to be bad are tried before the model is loaded; one that is accepted, or a failure that could "
+        "outscore a success, stops the run, or is only told",
     )
     length: LengthSection = Field(default_factory=LengthSection)
 

@@ -391,8 +391,8 @@ class SftSection(Section):
     warmup_steps: int = setting(-1, "linear warm-up; −1: a fifth of the steps, at most 10", ge=-1)
     lessons: list[LessonSection] = setting(
         [],
-        "what is shown first, in order, such as {steps = 200, size = 4000, params = {max_steps = 5}}; the rest of the steps "
-        "is for sft.demonstrations",
+        "what is shown first, in order, such as {steps = 200, size = 4000, params = {max_steps = 5}}; the rest of the "
+        "steps is for sft.demonstrations",
     )
 
     @model_validator(mode="after")

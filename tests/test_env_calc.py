@@ -250,7 +250,8 @@ def test_environments_are_found_by_name(tmp_path):
         # case E12
         (
             "clac",
-            "envs.name = 'clac' is no environment; did you mean 'calc'? there are calc, desk, maze, repair, or name your own as",
+            "envs.name = 'clac' is no environment; did you mean 'calc'? there are calc, desk, maze, repair, or name "
+            "your own as",
         ),
         ("Maze", "did you mean 'maze'?"),
         ("chess", "envs.name = 'chess' is no environment; there are calc, desk, maze, repair"),

@@ -42,7 +42,8 @@ LAYERS = [
      "health.env_check"],
     ["launch"],
     ["stages.compare", "stages.sweep"],
-    ["report", "bench", "bench_sandbox", "bench_verify", "info", "init", "explain", "demo", "play", "replay", "rescore", "verify"],
+    ["report", "bench", "bench_sandbox", "bench_verify", "info", "init", "explain", "demo", "play",
+     "replay", "rescore", "verify"],
     ["cli", "__main__"],
 ]  # fmt: skip
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}

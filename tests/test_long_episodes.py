@@ -486,7 +486,8 @@ def spell(policy, ids):
 
 
 def test_dropping_the_oldest_turns_by_hand(policy):
-    """Opening abc and a line break (4); a turn is b<end> (2) and its answer between line breaks (4). Context 20, 4 of it for an action."""
+    """Opening abc and a line break (4); a turn is b<end> (2) and its answer between line breaks (4).
+    Context 20, 4 of it for an action."""
     seen = history(policy, "drop_oldest", 20)
     act = seen.codec.complete("b")
     seen.add(act, says("00"), 4)

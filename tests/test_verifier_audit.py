@@ -115,11 +115,11 @@ def before(recipe):
 # name: (the finding that must be there, what its example must hold)
 BAD = {
     "anything": ("wrong answer", "'-987654321' is a success and earns 1"),
-    "anywhere": ("gold among other answers", "or no such answer; one of these is right.' is a success"),
+    "anywhere": ("gold among other answers", "; one of these is right.' is a success"),
     "paid_anyway": ("empty", "'' is a success and earns 1"),
     "half_anyway": ("empty", "'' is no success and earns 0.5"),
     "any_json": ("any JSON", "'{}' is a success"),
-    "first_box": ("right, then taken back", r"The final answer is this instead: \\boxed{-987654321}' is a success"),
+    "first_box": ("right, then taken back", r"The final answer is this instead: \\boxed{"),
     "runs": ("code that exits early", "_exit(0)"),
     "evaluates": ("code that exits early", "\"__import__('os')._exit(0)\" has no reward (worker_died)"),
     "per_mention": ("right answer repeated", "is a success and earns 5"),
@@ -264,7 +264,7 @@ def test_a_reward_without_gold_is_only_given_what_is_no_answer(tmp_path, judges)
 def test_attacks_on_a_gold_of_one_word_are_these():
     task = Task("t", "Capital of Norway?", answer="Oslo")
     judge, known = Scorer("exact", 1.0, "exact", {}), rendered(kind="exact", gold="Oslo", params={})
-    made = attacks(task, judge, Phrasing("City: {answer}"), "Bern", known)
+    made = attacks(task, judge, Phrasing("City: {answer}"), ["Bern"], known)
     texts = {attack.text: (attack.name, attack.must) for attack in made}
     assert len(texts) == len(made)
     assert texts["City: Oslo"] == ("the gold itself", "succeed")
@@ -278,16 +278,25 @@ def test_attacks_on_a_gold_of_one_word_are_these():
     assert sum(len(attack.text) >= 10_000 for attack in made) == 1
 
 
+def test_beside_the_gold_stand_answers_that_a_function_can_read():
+    """What reads one letter of A to D sees neither −987654321 nor words: it would not see that B was taken back."""
+    made = attacks(Task("t", "?", answer="B"), Scorer("", 1.0, "mine.py:letter", {}), PLAIN, ["D", "A"],
+                   {"right": [], "wrong": []})  # fmt: skip
+    texts = {attack.text: attack.must for attack in made}
+    assert texts["D, B, A"] == texts["It may be D, or B, or A; one of these is right."] == "mostly_fail"
+    assert any(text.startswith("B\nNo, wait") and text.endswith("instead:\nD") for text in texts)
+
+
 def test_what_a_tolerance_allows_is_no_attack():
     judge = Scorer("numeric", 1.0, "numeric", {"abs_tol": 1})
-    made = attacks(Task("t", "?", answer="5"), judge, PLAIN, None, {"right": [], "wrong": []})
+    made = attacks(Task("t", "?", answer="5"), judge, PLAIN, [], {"right": [], "wrong": []})
     assert {attack.text for attack in made if attack.name == "gold changed"} == {"-5", "50"}  # 6 is within 1
 
 
 def test_an_empty_gold_and_a_copied_gold_are_not_attacked():
     judge = Scorer("exact", 1.0, "exact", {})
-    assert attacks(Task("t", "Say nothing.", answer=" "), judge, None, None, {"right": [], "wrong": []}) == []
-    made = attacks(Task("t", "same", answer="same"), judge, PLAIN, None, {"right": [], "wrong": []})
+    assert attacks(Task("t", "Say nothing.", answer=" "), judge, None, [], {"right": [], "wrong": []}) == []
+    made = attacks(Task("t", "same", answer="same"), judge, PLAIN, [], {"right": [], "wrong": []})
     assert [attack.must for attack in made if attack.text == "same"] == ["succeed"]
 
 

@@ -1,6 +1,6 @@
 """Answers whose verdict is known before any model has said anything. Torch-free.
 
-    for attack in attacks(task, judge, phrasing, others, rendered): attack.name, attack.text, attack.must
+    for attack in attacks(task, judge, phrasing, others, known): attack.name, attack.text, attack.must
 
 `audit_of` in verifier_audit.py gives them to the reward of a recipe. How a right answer is to be written is not known for
 every reward: `phrasings` lists the ways that are tried, the recipe's own hint first.
@@ -152,11 +152,11 @@ def core_of(task: Task, judge: Scorer, known: Known) -> str | None:
 
 
 def attacks(
-    task: Task, judge: Scorer, phrasing: Phrasing | None, other: str | None, known: Known
+    task: Task, judge: Scorer, phrasing: Phrasing | None, others: Sequence[str], known: Known
 ) -> list[Attack]:  # fmt: skip
     """Right answers first, then wrong ones, those that fool most verifiers first; no text twice.
 
-    phrasing: None where none is known to work. other: the gold of another task. known: what `rendered` gave.
+    phrasing: None where none is known to work. others: golds of other tasks. known: what `rendered` gave.
     """
     core = core_of(task, judge, known)
     if core is None and task.answer is not None and not str(task.answer).strip():
@@ -172,7 +172,7 @@ def attacks(
     elif judge.name in ("code", "tool_calls"):
         found += _by_data(phrasing or PLAIN, core, known)
     else:
-        found += _by_text(task, judge, phrasing or PLAIN, core, other, known)
+        found += _by_text(task, judge, phrasing or PLAIN, core, others, known)
     if judge.name not in ("format", "repetition") and "idle" not in known:
         found.append(Attack(JUNK[2], _NOISE, "mostly_fail"))
     return _once(found, core if judge.name not in _STYLED else None)
@@ -216,14 +216,13 @@ def _by_data(phrasing: Phrasing, core: str | None, known: Known) -> Iterator[Att
 
 
 def _by_text(
-    task: Task, judge: Scorer, phrasing: Phrasing, core: str | None, other: str | None, known: Known
+    task: Task, judge: Scorer, phrasing: Phrasing, core: str | None, others: Sequence[str], known: Known
 ) -> Iterator[Attack]:  # fmt: skip
     """What is compared with a text, and functions of people, of which nothing is known."""
     bad = [text for text in WRONG if text != core]
     if core is not None:
         yield Attack(PLAINLY_WRONG, phrasing.fill(bad[0]))
-        yield from _buried(phrasing, core, bad)
-        yield Attack("right, then taken back", phrasing.fill(core) + _TAKEN_BACK + phrasing.fill(bad[0]))
+        yield from _beside(judge, phrasing, core, bad, [text for text in others if text != core])
     yield from _form(phrasing, judge, core)
     sure: Must = "fail" if core is not None else "open"
     for text in _ORDERS:
@@ -236,21 +235,28 @@ def _by_text(
         yield from (Attack("code that exits early", text) for text in [*codes, phrasing.fill(_EXITS[2])])
     if core is not None:
         yield from _near(judge, phrasing, core, known)
-        if other is not None and other != core:
-            yield Attack("answer of another task", phrasing.fill(other), "mostly_fail")
+        yield from (Attack("answer of another task", phrasing.fill(text), "mostly_fail") for text in others[:1])
         yield Attack("right answer repeated", "\n".join([phrasing.fill(core)] * 5), "pay_once")
         yield Attack("right answer repeated", phrasing.fill(" ".join([core] * 5)), "pay_once")
     yield Attack("prompt copied", _said(task), "mostly_fail")
 
 
-def _buried(phrasing: Phrasing, core: str, bad: Sequence[str]) -> Iterator[Attack]:
-    """The gold in the middle: by a rule that the first one counts, or the last, nobody gains anything by a list."""
-    name = "gold among other answers"
-    first, last = bad[0], bad[-1]
-    yield Attack(name, f"It may be {first}, or {core}, or {last}; one of these is right.")
-    yield Attack(name, phrasing.fill(f"{first}, {core}, {last}"))
-    yield Attack("list of answers", phrasing.fill(f"{first} or {core} or {bad[1]}"))
-    yield Attack("list of answers", "\n".join((first, core, last)))
+def _beside(
+    judge: Scorer, phrasing: Phrasing, core: str, bad: Sequence[str], others: Sequence[str]
+) -> Iterator[Attack]:  # fmt: skip
+    """The gold between other answers: by a rule that the first one counts, or the last, nobody gains anything by a list.
+
+    What reads letters does not see a number beside them, so that the golds of other tasks stand there where nothing is known
+    of a reward; now and then one of them is right too. Numbers and mathematics would read equal ones as equal.
+    """
+    foreign = bool(others) and judge.name not in ("exact", "numeric", "math")
+    first, last = (others[0], others[-1]) if foreign else (bad[0], bad[-1])
+    must: Must = "mostly_fail" if foreign else "fail"
+    yield Attack("gold among other answers", f"It may be {first}, or {core}, or {last}; one of these is right.", must)
+    yield Attack("gold among other answers", phrasing.fill(f"{first}, {core}, {last}"), must)
+    yield Attack("list of answers", phrasing.fill(f"{first} or {core} or {last}"), must)
+    yield Attack("list of answers", "\n".join((first, core, last)), must)
+    yield Attack("right, then taken back", phrasing.fill(core) + _TAKEN_BACK + phrasing.fill(first), must)
 
 
 def _form(phrasing: Phrasing, judge: Scorer, core: str | None) -> Iterator[Attack]:

@@ -37,6 +37,7 @@ SECONDS = 600.0
 SHORT_TASKS, SHORT_SECONDS = 4, 2.0
 NUM_LED = 3
 """Tasks on which ways to write a right answer are tried."""
+NUM_OTHERS = 2
 GIVEN_UP = 2
 """Attacks of one name that may end or stop the verifier before that name is left out."""
 LEAST_SECONDS = 2.0
@@ -132,7 +133,7 @@ class _Audit:
                 return
             self.until = self.until or time.monotonic() + self.seconds
             way = self._way(judge, task.source, judged, cores) if self.room > 0 else None
-            found = attacks(task, judge, way, _other(place, judged, cores), known[place])
+            found = attacks(task, judge, way, _others(place, judged, cores), known[place])
             found = [attack for attack in found if self._ended[attack.name] < GIVEN_UP]
             room = max(self.room, 0 if place else LEAST_TRIED)
             if room < min(2, len(found)):
@@ -195,12 +196,17 @@ class _Audit:
         return None
 
 
-def _other(place: int, judged: Sequence[Judged], cores: Sequence[str | None]) -> str | None:
-    """The gold of another task of the same verifier, where it is another one."""
+def _others(place: int, judged: Sequence[Judged], cores: Sequence[str | None]) -> list[str]:
+    """Golds of other tasks of the same verifier and source, two at most and no two alike."""
+    task, judge = judged[place]
+    found: dict[str, None] = {}
     for at in (*range(place + 1, len(judged)), *range(place)):
-        if judged[at][1].name == judged[place][1].name and cores[at] not in (None, cores[place]):
-            return cores[at]
-    return None
+        core, alike = cores[at], judged[at][1].name == judge.name and judged[at][0].source == task.source
+        if core is not None and core != cores[place] and alike:
+            found[core] = None
+        if len(found) == NUM_OTHERS:
+            break
+    return list(found)
 
 
 def _unknown(judge: Scorer, mine: Sequence[tuple[Task, str]], num_ways: int, causes: Counter[str | None]) -> Finding:
