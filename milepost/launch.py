@@ -98,9 +98,12 @@ def open_session(
              f"{check_format(policy.tokenizer, recipe.tasks)}")  # fmt: skip
         check_context(tasks, policy, recipe)
         sampler = LocalEngine(policy.model, policy.eos_ids, seed=recipe.seed)
+        opened = opened_thought(policy.tokenizer, recipe.tasks)
+        if isinstance(grader, Grader):
+            grader.opened = opened
         formula = "\n".join(describe(recipe))
         tell(formula)
-        meta = facts(policy) | ({"environment": f"{spec.name} {spec.version}"} if spec else {})
+        meta = facts(policy) | {"opened_thought": opened} | ({"environment": f"{spec.name} {spec.version}"} if spec else {})
         run = existing or Run.create(recipe.out, recipe, toml=toml, formula=formula, meta=meta)
         for level, sentence in told:
             run.add_event(level, "audit", sentence)

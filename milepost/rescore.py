@@ -133,12 +133,14 @@ def _refuse_env_reward(recipe: Recipe) -> None:
 
 
 @contextmanager
-def _grader(recipe: Recipe) -> Iterator[Grader | EnvGrader]:
+def _grader(recipe: Recipe, opened: str) -> Iterator[Grader | EnvGrader]:
+    """`opened`: what the run's prompts had begun of each answer."""
     if recipe.env.name:
         with EnvGrader.of(recipe, find_env(recipe.env.name, "env.name")) as grader:
             yield grader
     else:
         with Grader(recipe.reward) as functions:
+            functions.opened = opened
             yield functions
 
 
@@ -152,7 +154,7 @@ def judge_again(run: Run, recipe: Recipe, *, phase: str | None = None, step: int
     if not chosen:
         raise RecipeError(_nothing(run, phase, step))
     found = Rescored()
-    with _grader(recipe) as grader:
+    with _grader(recipe, run.meta().get("opened_thought", "")) as grader:
         for place in chosen:
             groups = run.groups(*place)
             _check(grader, [group for group, _ in groups])

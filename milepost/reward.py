@@ -67,10 +67,17 @@ class Sample:
 
     task: Task
     episode: Episode
+    opened: str = ""
+    """What the prompt had begun of the answer."""
 
     @property
     def text(self) -> str:
         return self.episode.completion
+
+    @property
+    def said(self) -> str:
+        """For verifiers that read reasoning as such."""
+        return self.opened + self.text
 
 
 class Grader:
@@ -82,6 +89,8 @@ class Grader:
 
     def __init__(self, section: RewardSection, *, tasks: Sequence[Task] = (), num_workers: int = 0) -> None:
         self.section = section
+        self.opened = ""
+        """ "<think>" where the chat template's header opens the thought itself: sampled answers then begin inside it."""
         self.counts: Counter[str] = Counter()
         self.logged: defaultdict[str, list[float]] = defaultdict(list)
         """What user functions reported through TRL's log_metric, and (as text) through log_extra below."""
@@ -175,7 +184,7 @@ class Grader:
 
     def score(self, groups: Sequence[Group]) -> list[list[Reward]]:
         """One reward per episode, nested as the episodes are. Raises RecipeError if a function breaks the contract."""
-        samples = [Sample(group.task, episode) for group in groups for episode in group.episodes]
+        samples = [Sample(group.task, episode, self.opened) for group in groups for episode in group.episodes]
         rewards = iter(self._judge(samples))
         nested = [self._with_length(group, [next(rewards) for _ in group.episodes]) for group in groups]
         for row in nested:
@@ -389,10 +398,10 @@ class Grader:
         needed = KINDS[scorer.name].needs_gold
         there = [sample for sample in samples if sample.task.answer is not None or not needed]
         if scorer.name in SERVED:
-            asked = [Question(sample.text, sample.task.prompt, sample.task.answer) for sample in there]
+            asked = [Question(sample.said, sample.task.prompt, sample.task.answer) for sample in there]
             results = iter(self._served.score(scorer.name, scorer.params, asked))
         else:
-            items = [(sample.text, sample.task.answer) for sample in there]
+            items = [(sample.said, sample.task.answer) for sample in there]
             results = iter(score_all(scorer.name, items, scorer.params, self._isolated, self.section.timeout_seconds))
         verdicts = []
         for sample in samples:

@@ -26,7 +26,7 @@ from milepost.sections import EnvSection, TasksSection
 from milepost.stages.pipeline import run_pipeline
 from milepost.stages.sft import demonstrated
 from milepost.tools import parse, render_call, schema
-from milepost.types import RecipeError, Task
+from milepost.types import Episode, EpisodeId, Group, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 from milepost.world import World, demonstrate
 
 AUTO = TasksSection()
@@ -365,6 +365,26 @@ def test_a_whole_run_in_the_model_s_own_format(tmp_path, chat_policy):
         for turn in episode.turns:
             assert bool(turn.facts["num_invalid"]) == any(
                 m["content"].startswith("error: ") for m in turn.facts.get("messages", ()))  # fmt: skip
+
+
+def test_rewards_know_of_the_thought_that_the_header_opens(tmp_path, chat_policy):
+    """What stands in a thought that never ends is no answer, when it is trained on and when it is judged again."""
+    folder = shutil.copytree(chat_policy, tmp_path / "policy")
+    (folder / "chat_template.jinja").write_text(THINKING)
+    tasks = {"validation": 1, "test": 1}
+    recipe = make_recipe({"out": str(tmp_path / "runs"), "model": {"path": str(folder), "device": "cpu"}, "tasks": tasks,
+                          "reward": {"functions": [{"name": "math"}]}})  # fmt: skip
+    rows = [{"prompt": f"{n} + 1?", "answer": str(n + 1)} for n in range(6)]
+    with open_session(recipe, rows=rows, quiet=True) as session:
+        task = session.tasks.train[0]
+        sampled = Sampled([5], [-0.1], 1.0, ((0, 0),), "stop")
+        texts = (rf"Is it \boxed{{{task.answer}}}?", rf"It is.</think> \boxed{{{task.answer}}}")
+        done = StopReason(StopKind.TERMINATED, "end_of_turn")
+        turns = [Turn([1], sampled, text=text) for text in texts]
+        episodes = tuple(Episode(EpisodeId("train", 1, task.key, i), "g", (turn,), done) for i, turn in enumerate(turns))
+        (rewards,) = session.grader.score([Group("g", task, episodes)])
+        assert [reward.success for reward in rewards] == [False, True]
+        assert session.run.meta()["opened_thought"] == "<think>"
 
 
 def test_the_refusal_comes_before_weights_are_read(tmp_path, chat_policy):

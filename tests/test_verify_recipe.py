@@ -331,3 +331,26 @@ def test_a_whole_row_may_be_the_gold():
         assert task.answer == row and grader.check_gold(task) is None
         right, wrong = grader.score_texts(task, [code("return a + b"), code("return 4")])
         assert (right.total, wrong.total) == (1, 0)
+
+
+# --- reasoning that the prompt has opened -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("opened", "scores"), [("", [1, 1, 0]), ("<think>", [0, 1, 0])])
+def test_what_stands_in_a_thought_that_the_prompt_opened_is_no_answer(opened, scores):
+    """A thought that never closes has not answered; sampled text alone cannot tell that there is one."""
+    texts = [r"Perhaps \boxed{4}, let me see", r"Perhaps \boxed{5}.</think> So \boxed{4}.", r"\boxed{4}</think> \boxed{5}"]
+    with Grader(section("math")) as grader:
+        grader.opened = opened
+        (rewards,) = grader.score([group(texts)])
+        assert [r.total for r in rewards] == scores
+        assert grader.check_golds([Task("k", "What?", answer="4")]) == [None]  # a gold was not sampled behind any prompt
+
+
+def test_a_form_with_thought_and_answer_counts_the_thought_that_the_prompt_opened():
+    with Grader(section("math", FORM, combine="gate")) as grader:
+        grader.opened = "<think>"
+        (rewards,) = grader.score(
+            [group([r"Two and two.</think><answer>\boxed{4}</answer>", r"<answer>\boxed{4}</answer>"])]
+        )
+        assert [r.success for r in rewards] == [True, False]
