@@ -108,6 +108,7 @@ class Grader:
         self._gym = GymScorers(min(4, os.cpu_count() or 1), sound_only=not accepts_unsound(section))
         self._pools: list[WorkerPool | GymScorers] = [self._isolated, self._gym]
         self._served = Served()
+        self._runs_code = any(function.name in ("code", BY_ROW) for function in section.functions)
         try:
             self._scorers = [self._load(index, function) for index, function in enumerate(section.functions)]
             self._success = self._mix.success
@@ -144,7 +145,8 @@ class Grader:
 
     def spent(self) -> dict[str, float]:
         """What its worker processes did so far: scorer/calls, scorer/cpu_seconds. Empty if there was nothing for them."""
-        return spent_by([*self._pools, self._served])
+        sandboxes = module_of("code").shared_sandboxes() if self._runs_code else []
+        return spent_by([*self._pools, self._served, *sandboxes])
 
     def _load(self, index: int, function: RewardFunctionSection) -> Scorer:
         label = label_of(function)

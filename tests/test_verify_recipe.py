@@ -354,3 +354,15 @@ def test_a_form_with_thought_and_answer_counts_the_thought_that_the_prompt_opene
             [group([r"Two and two.</think><answer>\boxed{4}</answer>", r"<answer>\boxed{4}</answer>"])]
         )
         assert [r.success for r in rewards] == [True, False]
+
+
+def test_the_processor_time_of_code_is_counted():
+    """Four different answers burn at least 0.2 s each in the sandbox, none of it in this process."""
+    burn = "import time\n    end = time.process_time() + 0.2\n    while time.process_time() < end: pass\n    return a + b"
+    tests = [{"args": [1, 1], "expected": 2}]
+    with Grader(section({"name": "code", "params": {"seconds": 20, "total_seconds": 60}})) as grader:
+        before = grader.spent().get("scorer/cpu_seconds", 0.0)
+        texts = [code(f"{burn} + 0 * {n}") for n in range(4)]
+        (rewards,) = grader.score([group(texts, {**ADD, "tests": tests})])
+        assert [reward.total for reward in rewards] == [1] * 4
+        assert 0.8 <= grader.spent()["scorer/cpu_seconds"] - before < 20

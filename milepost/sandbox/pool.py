@@ -89,6 +89,8 @@ class Sandbox:
         self._config = {**runtime(self.packages), "limits": asdict(self.limits), "hash_seed": hash_seed}
         self._cells: list[Cell] = []
         self._lock = threading.Lock()
+        self.num_calls, self.cpu_seconds = 0, 0.0
+        """Runs so far, and what their programs used of the processor."""
         # Runs at close(), at garbage collection and at interpreter exit, whichever comes first.
         self._finalizer = weakref.finalize(self, _close_cells, self._cells, os.getpid())
         try:
@@ -162,6 +164,8 @@ class Sandbox:
             except BaseException:  # Ctrl-C: half-played runs must not answer the next caller
                 _close_cells(self._cells, os.getpid())
                 raise
+            self.num_calls += len(runs)
+            self.cpu_seconds += sum(ran.cpu_seconds for ran in results.values())
             return [results[index] for index in range(len(runs))]
 
     def _dispatch(self, pending: deque, results: dict[int, Ran]) -> None:

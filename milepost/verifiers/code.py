@@ -278,6 +278,11 @@ def shared_sandbox(memory_mb: int = 256, packages: tuple[str, ...] = (), allow_p
     return _SHARED[key]
 
 
+def shared_sandboxes() -> list[Sandbox]:
+    """Those that this process has built; they count their calls and CPU-seconds."""
+    return [sandbox for key, sandbox in _SHARED.items() if key[-1] == os.getpid()]
+
+
 def warm(memory_mb: int = 256, packages: Sequence[str] = (), allow_plain: bool = False, **_: Any) -> str:
     """Builds the shared sandbox before the first answer comes, and says in words what its walls are. Raises RecipeError."""
     return str(shared_sandbox(memory_mb, tuple(packages), allow_plain).isolation)
