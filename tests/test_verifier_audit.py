@@ -100,7 +100,7 @@ def recipe_of(folder: Path, functions, rows=SUMS, gold="", **reward):
     return make_recipe({"reward": {"functions": named, **reward}, "tasks": tasks})
 
 
-def audited(folder: Path, functions, rows=SUMS, num_tasks=4, **reward) -> AuditReport:
+def audited(folder: Path, functions, rows=SUMS, num_tasks=2, **reward) -> AuditReport:
     return audit_recipe(recipe_of(folder, functions, rows, **reward), num_tasks=num_tasks, with_labelled=False)
 
 
@@ -175,7 +175,7 @@ SOUND = {
 def test_sound_rewards_pass_and_begin_a_run(tmp_path, judges, name):
     functions, rows, reward = SOUND[name]
     functions = [f"{judges}:{f}" if isinstance(f, str) and f in JUDGES and f"def {f}(" in JUDGES else f for f in functions]
-    report = audited(tmp_path, functions, rows, num_tasks=3, **reward)
+    report = audited(tmp_path, functions, rows, **reward)
     assert report.ok and not report.refused, report.text()
     num, of = report.rate(right=False)
     assert num == 0 and of > (5 if name in ("form alone", "a pattern", "no call wanted") else 20)
@@ -191,7 +191,7 @@ def test_rows_that_choose_their_verifier_are_attacked_by_its_rules(tmp_path):
             {"prompt": "Name?", "answer": "Ada", "verifier": "exact"},
             {"prompt": "Call.", "answer": TOOL, "reward_type": "tool_calls"},
             {"prompt": "1+1?", "answer": "2", "reward_type": "numeric"}]  # fmt: skip
-    report = audited(tmp_path, ["by_row"], rows)
+    report = audited(tmp_path, ["by_row"], rows, num_tasks=4)
     assert report.ok and set(report.kinds) == {"math", "exact", "tool_calls", "numeric"}, report.text()
 
 
@@ -200,7 +200,7 @@ def test_reasoning_gym_is_asked_in_its_own_words():
     recipe = make_recipe({"reward": {"functions": [{"name": "reasoning_gym"}]},
                           "tasks": {"sources": [source], "validation": 1, "test": 1}})  # fmt: skip
     report = audit_recipe(recipe, num_tasks=2, with_labelled=False)
-    assert report.ok and report.rate(right=True) == (0, 2) and report.rate(right=False)[1] > 40, report.text()
+    assert report.ok and report.rate(right=True) == (0, 2) and report.rate(right=False)[1] > 30, report.text()
 
 
 def test_many_right_answers_are_no_fault_of_a_function(tmp_path, judges):
@@ -340,8 +340,8 @@ def test_rates_count_wrong_verdicts_and_leave_out_what_has_none():
     assert rows[0] == Row("the gold itself", "succeed", 2, 1, 0) and rows[1] == Row("empty", "fail", 2, 0, 1)
     report = AuditReport(("exact",), 2, tuple(rows))
     assert report.rate(right=True) == (1, 2)
-    assert report.rate(right=False) == (0, 1)  # the other empty answer had no reward; what may be right is in no rate
-    assert json.loads(report.json())["rates"]["false_accept"]["bounds_99"] == list(wilson(0, 1))
+    assert report.rate(right=False) == (1, 2)  # one empty answer and the prompt; what may be right is in no rate
+    assert json.loads(report.json())["rates"]["false_accept"]["bounds_99"] == list(wilson(1, 2))
 
 
 def test_what_happens_by_chance_counts_where_it_mostly_happens():
@@ -350,6 +350,10 @@ def test_what_happens_by_chance_counts_where_it_mostly_happens():
         return [finding.level for finding in findings_of(made)]
 
     assert levels(0) == [] and levels(1) == levels(2) == ["note"] and levels(3) == ["refused"]
+    a_source = [Tried(str(i), Attack("prompt copied", "x", "mostly_fail"), Reward(float(i < 3), {}, i < 3), f"{i // 3}")
+                for i in range(9)]  # fmt: skip
+    assert [finding.level for finding in findings_of(a_source)] == ["refused"]  # 3 of 9, but all of source 0
+    assert [finding.level for finding in findings_of(a_source[:1])] == ["note"]
 
 
 def test_junk_may_earn_a_tenth_more_than_what_is_wrong():

@@ -31,6 +31,8 @@ answer said once. open: may be right where several answers are; told, and not co
 Known = Mapping[str, Sequence[str]]
 """What a verifier itself calls right and wrong, and, if nothing is to be done, "idle"."""
 GOLD, PLAINLY_WRONG = "the gold itself", "wrong answer"
+ANOTHER, CHANGED = "answer of another task", "gold changed"
+"""Of these one may well be right where a task has several right answers."""
 JUNK = ("empty", "whitespace", "10 kB of noise")
 THOUGHT = "First I look at what is given, then I work it out step by step."
 WRONG = (BAD_ANSWER, "27182818284", "no such answer")
@@ -235,7 +237,7 @@ def _by_text(
         yield from (Attack("code that exits early", text) for text in [*codes, phrasing.fill(_EXITS[2])])
     if core is not None:
         yield from _near(judge, phrasing, core, known)
-        yield from (Attack("answer of another task", phrasing.fill(text), "mostly_fail") for text in others[:1])
+        yield from (Attack(ANOTHER, phrasing.fill(text), "mostly_fail") for text in others[:1])
         yield Attack("right answer repeated", "\n".join([phrasing.fill(core)] * 5), "pay_once")
         yield Attack("right answer repeated", phrasing.fill(" ".join([core] * 5)), "pay_once")
     yield Attack("prompt copied", _said(task), "mostly_fail")
@@ -246,8 +248,8 @@ def _beside(
 ) -> Iterator[Attack]:  # fmt: skip
     """The gold between other answers: by a rule that the first one counts, or the last, nobody gains anything by a list.
 
-    What reads letters does not see a number beside them, so that the golds of other tasks stand there where nothing is known
-    of a reward; now and then one of them is right too. Numbers and mathematics would read equal ones as equal.
+    What reads letters does not see a number beside them, so that golds of other tasks stand there where nothing is known of
+    a reward; now and then one of them is right too. Numbers and mathematics would read equal ones as equal.
     """
     foreign = bool(others) and judge.name not in ("exact", "numeric", "math")
     first, last = (others[0], others[-1]) if foreign else (bad[0], bad[-1])
@@ -270,12 +272,12 @@ def _near(judge: Scorer, phrasing: Phrasing, core: str, known: Known) -> Iterato
     """The gold changed a little. Of people's functions it is not known how many answers are right."""
     if judge.name == "math":
         if phrasing.fill("") in ("", r"\boxed{}"):
-            yield from (Attack("gold changed", text) for text in known["wrong"] if text.strip())
+            yield from (Attack(CHANGED, text) for text in known["wrong"] if text.strip())
         return
     by_name: dict[str, Must] = {"exact": "fail", "numeric": "fail", "reasoning_gym": "mostly_fail", "judge": "mostly_fail"}
     must = by_name.get(judge.name, "open")
     changed = list(_changed(core, numeric=judge.name == "numeric", params=judge.params))
-    yield from (Attack("gold changed", phrasing.fill(text), must) for text in changed)
+    yield from (Attack(CHANGED, phrasing.fill(text), must) for text in changed)
 
 
 def _changed(core: str, *, numeric: bool, params: Mapping[str, Any]) -> Iterator[str]:

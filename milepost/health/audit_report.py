@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from milepost.health.attacks import GOLD, JUNK, PLAINLY_WRONG, Attack, Must
+from milepost.health.attacks import ANOTHER, CHANGED, GOLD, JUNK, PLAINLY_WRONG, Attack, Must
 from milepost.terminal import table, visible
 from milepost.types import Reward
 from milepost.verifiers.labelled import wilson
@@ -16,6 +16,8 @@ from milepost.verifiers.labelled import wilson
 MARGIN = 0.1
 """Junk may earn as much more than a plainly wrong answer, as a share of what lies between that and a right one."""
 SLACK = 1e-9
+FEW = 2
+"""Answers of which more than half can be right by chance."""
 _LONGEST = 100
 
 
@@ -26,6 +28,8 @@ class Tried:
     task: str
     attack: Attack
     reward: Reward
+    source: str = ""
+    """Of the task."""
 
     def shown(self) -> str:
         text = visible(" ".join(self.attack.text.split())) or self.attack.text
@@ -56,11 +60,15 @@ class Row:
 
     name: str
     must: Must
-    """Of those that must succeed or fail there are rates; for the others a verdict may be right for one task or another."""
     num: int
     num_wrong: int
     """Right ones that are no success, or others that are."""
     num_unscorable: int
+
+    @property
+    def counts(self) -> bool:
+        """Whether it takes part in the rates."""
+        return self.must in ("succeed", "fail") or (self.must == "mostly_fail" and self.name not in (ANOTHER, CHANGED))
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class AuditReport:
 
     def rate(self, *, right: bool) -> tuple[int, int]:
         """(wrong verdicts, verdicts) on right answers, or on answers that must not succeed."""
-        rows = [row for row in self.rows if row.must == ("succeed" if right else "fail")]
+        rows = [row for row in self.rows if row.counts and (row.must == "succeed") is right]
         return sum(row.num_wrong for row in rows), sum(row.num - row.num_unscorable for row in rows)
 
     def text(self) -> str:
@@ -105,7 +113,7 @@ class AuditReport:
     def _table(self) -> list[str]:
         heads = ("answer", "must", "tried", "judged wrongly", "no reward")
         shown = [(row.name, row.must.replace("_", " "), str(row.num),
-                  str(row.num_wrong) if row.must != "open" and row.must != "pay_once" else f"({row.num_wrong})",
+                  str(row.num_wrong) if row.counts else f"({row.num_wrong})",
                   str(row.num_unscorable)) for row in self.rows]  # fmt: skip
         return [f"  {line}" for line in table([heads, *shown], left=2)]
 
@@ -160,10 +168,21 @@ def _accepted(name: str, must: str, ones: Sequence[Tried]) -> Iterator[Finding]:
     said = f"{name}: accepted {len(bad)} times of {len(ones)}"
     if must == "open":
         yield Finding("note", name, f"{said}, which is right only if several answers are", bad[0].shown())
-    elif must == "mostly_fail" and 2 * len(bad) <= len(ones):
+    elif must == "mostly_fail" and not _mostly(ones):
         yield Finding("note", name, f"{said}, as can happen by chance", bad[0].shown())
     else:
         yield Finding("refused", name, said, bad[0].shown())
+
+
+def _mostly(ones: Sequence[Tried]) -> bool:
+    """Whether more than half are successes, of all or of one source; of too few nothing is said."""
+    sources: defaultdict[str, list[bool]] = defaultdict(list)
+    for one in ones:
+        sources[one.source].append(bool(one.reward.success))
+    whole = [success for some in sources.values() for success in some]
+    enough = [whole] if len(whole) >= FEW else []
+    enough += [some for some in sources.values() if len(some) > FEW]
+    return any(2 * sum(some) > len(some) for some in enough)
 
 
 def _order(tried: Sequence[Tried], golds: Mapping[str, float | None]) -> Iterator[Finding]:

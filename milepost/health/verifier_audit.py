@@ -155,7 +155,7 @@ class _Audit:
 
     def _try(self, task: Task, found: Sequence[Attack]) -> None:
         for attack, reward in zip(found, self._score(task, [attack.text for attack in found])):
-            self.tried.append(Tried(task.key, attack, reward))
+            self.tried.append(Tried(task.key, attack, reward, task.source))
             self._ended[attack.name] += reward.cause in ENDED
 
     def _score(self, task: Task, texts: Sequence[str]) -> list[Reward]:
