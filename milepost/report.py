@@ -19,7 +19,7 @@ from milepost.charts import Series, line_chart, short, sparkline
 from milepost.disk import StoreError, disk_problem
 from milepost.evaluate import BarVerdict, EvalReport, Interval, standard_bar
 from milepost.store import Run, StoredEpisode
-from milepost.types import RecipeError, Task
+from milepost.types import VERDICTS, RecipeError, Task
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ PANELS = (
         "unscorable ones never count as zero",
         percent=True,
     ),
+    Panel("Verdicts", tuple((f"verdict/{name}", name) for name in VERDICTS), "answers of one step; four different things"),
     Panel("Entropy", (("entropy/mean", "nats per token"),), "falling to 0 means that exploring has ended"),
     Panel(
         "Drift", (("drift/nats_per_token", "from the first policy"),), "nats per token, fixed panel of texts", smooth=False
@@ -157,6 +158,9 @@ def show(run_path: str | Path, *, width: int = 100, color: bool = False) -> str:
                     row["name"], row["sampled"], row["greedy"], row["readable"], row["accuracy"], row["length"], row["n"]
                 )
             console.print(table)
+            for row in rows:
+                if row["answers"]:
+                    console.print(f"{row['name']}: {row['answers']}", markup=False, soft_wrap=True)
         phase = main_phase(run)
         metrics = Table(*("metric", "first", "last", ""), box=None, pad_edge=False)
         for names in SPARK_METRICS:
@@ -265,6 +269,7 @@ def table_rows(run: Run) -> list[dict[str, str]]:
             "greedy": _percent(r.greedy),
             "readable": _percent(r.extractable),
             "accuracy": _percent(r.accuracy_extractable),
+            "answers": ", ".join(f"{num} {name}" for name, num in r.verdicts.items()),
             "length": f"{r.length:.1f}",
             "truncated": _percent(r.truncated),
             "n": f"{r.num_tasks} × {r.samples}",

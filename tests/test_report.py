@@ -161,6 +161,22 @@ def test_the_verdict_is_the_standard_bar_between_sft_and_grpo(run: Run) -> None:
     assert verdict.headline in show(run.path)
 
 
+def test_the_four_verdicts_stand_on_the_page_and_in_the_terminal(run: Run) -> None:
+    rewards = [Reward(1.0, {}, True, True), Reward(0.0, {}, False, True), Reward(0.0, {}, False, False),
+               Reward(None, {}, None, None, "timeout")]  # fmt: skip
+    groups = [Group(str(i), Task(str(i), "?"), (episode(str(i), 0),)) for i in range(8)]
+    told = summarise(groups, [[reward] for reward in rewards[:2] * 2 + rewards], split="test", step=0, settings=DECODING)
+    run.add_eval("base", 0, told)
+    train(run, 0, {"verdict/correct": 3.0, "verdict/wrong": 2.0, "verdict/unextractable": 4.0, "verdict/unscorable": 1.0})
+    # 7 of 8 were judged; 3 + 3 of these 7 could be read, and 3 of those 6 are right
+    row = table_rows(run)[0]
+    assert row["answers"] == "3 correct, 3 wrong, 1 unextractable, 1 unscorable"
+    assert (row["readable"], row["accuracy"], row["unscorable"]) == ("85.7 %", "50.0 %", "timeout 1")
+    words = Page(write_report(run.path)).words
+    assert row["answers"] in words and "Verdicts answers of one step" in words
+    assert "Base model: 3 correct, 3 wrong, 1 unextractable, 1 unscorable" in show(run.path)
+
+
 def test_a_gain_that_is_too_small_is_not_sold(run: Run) -> None:
     run.add_eval("sft", 0, report(0.2))
     run.add_eval("grpo", 0, report(0.28))
