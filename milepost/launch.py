@@ -99,11 +99,15 @@ def open_session(
         check_context(tasks, policy, recipe)
         sampler = LocalEngine(policy.model, policy.eos_ids, seed=recipe.seed)
         opened = opened_thought(policy.tokenizer, recipe.tasks)
+        walls = None
         if isinstance(grader, Grader):
-            grader.opened = opened
+            grader.opened, walls = opened, grader.isolation
+        if walls:
+            tell(f"code is judged behind {walls}")
         formula = "\n".join(describe(recipe))
         tell(formula)
-        meta = facts(policy) | {"opened_thought": opened} | ({"environment": f"{spec.name} {spec.version}"} if spec else {})
+        meta = facts(policy) | {"opened_thought": opened} | ({"sandbox": walls} if walls else {})
+        meta |= {"environment": f"{spec.name} {spec.version}"} if spec else {}
         run = existing or Run.create(recipe.out, recipe, toml=toml, formula=formula, meta=meta)
         for level, sentence in told:
             run.add_event(level, "audit", sentence)

@@ -139,6 +139,12 @@ class Grader:
         return self._gym.network_blocked
 
     @property
+    def isolation(self) -> str | None:
+        """The walls around code that is judged, in words; None where none has to be run."""
+        sandboxes = module_of("code").shared_sandboxes() if self._runs_code else []
+        return str(sandboxes[0].isolation) if sandboxes else None
+
+    @property
     def length_weight(self) -> float | None:
         """As the controller has it now; None without one."""
         return self._controller.weight if self._controller else None

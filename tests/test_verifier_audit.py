@@ -417,3 +417,11 @@ def test_what_a_run_is_told_is_stored_with_it(tmp_path, warm):
     assert event.level == "info" and event.message.startswith("audit of the reward: 0 of ")
     with open_session(recipe, resume=session.run.path, rows=SHORT_ROWS, quiet=True) as again:
         assert len([event for event in again.run.events() if event.kind == "audit"]) == 1
+
+
+def test_a_run_says_behind_which_walls_code_is_judged(tmp_path, warm):
+    rows = [{**row, "answer": ADD} for row in SHORT_ROWS]
+    recipe = make_recipe(settings(tmp_path, warm, reward__functions=[{"name": "code"}]))
+    with open_session(recipe, rows=rows, stages=["test"], quiet=True) as session:
+        walls = session.run.meta()["sandbox"]
+    assert walls.startswith(("namespaces: ", "landlock: ")) and "memory limit" in walls
