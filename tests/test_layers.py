@@ -22,7 +22,7 @@ LAYERS = [
      "verifiers.repetition", "verifiers.format",
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_parse", "verifiers.math_value",
      "verifiers.gym",
-     "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math",
+     "verifiers.math_intervals", "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math",
      "verifiers.judge_http", "verifiers.judge_prompt", "verifiers.judge_cache", "verifiers.judge",
      "verifiers.reward_model_child", "verifiers.reward_model", "verifiers.served",
      "verifiers.kinds", "verifiers.labelled_math", "verifiers.labelled_other", "verifiers.labelled",

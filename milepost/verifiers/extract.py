@@ -5,8 +5,10 @@ r"""Which part of a completion is its answer. One explicit policy, the same for 
 
 Before anything is looked for, `spoken` drops what the policy did not say as its answer: everything from the first end of
 turn on, and all reasoning. Reasoning that does not end leaves nothing at all, since what it would have said is not known.
-Then the last complete box, tag or marker that has something in it counts, and only that one. Every function reads its text
-a constant number of times, from left to right, whatever stands in it.
+Then the last complete box, tag or marker that has something in it counts, and only that one. A box right behind a "not" is
+none: "\boxed{5}, not \boxed{6}" answers 5. Where the last box is a part of what is said, as in -\boxed{5} or \boxed{5}^2,
+there is no answer, since what the box holds is not it. Every function reads its text a constant number of times, from left
+to right, whatever stands in it.
 """
 
 from __future__ import annotations
@@ -103,6 +105,8 @@ def extract(
         found, where = _find(said, name, tag, marker)
         if found is not None:
             return found, where
+        if where in (_PART, _DENIED):
+            return None, where
         reasons.append(where)
     return None, " and ".join(reasons)
 
@@ -114,7 +118,7 @@ def _find(said: str, policy: Policy, tag: str, marker: str) -> tuple[str | None,
         last = next((line for line in reversed(said.splitlines()) if not blank(line)), None)
         return (last.strip(), "the last line") if last else (None, "nothing was said")
     if policy == "boxed":
-        return _last(list(boxes(said)), "box", "no complete \\boxed{…}")
+        return _last_box(said)
     if policy == "tag":
         return _last(tagged(said, tag), f"<{tag}>", f"no complete <{tag}>…</{tag}>")
     return _last(_marked(said, marker), marker, f"no {marker}")
@@ -137,6 +141,38 @@ def seen(text: str) -> str:
     return _INVISIBLE.sub("", text)
 
 
+_NOT = re.compile(
+    r"(?:(?:\b(?:not|never|cannot|anything but|instead of|rather than|other than)|n['’]t)"
+    r"(?:[ \t]+(?:be|equal(?:[ \t]+to)?))?"
+    r"|\\neq?(?![A-Za-z])|≠|!=)[ \t]*(?:[$*_`]|\\[(\[])*[ \t]*\Z",
+    re.IGNORECASE,
+)
+_PART_BEFORE = re.compile(
+    r"(?:(?:\A|[\s=(:$\[])[-−]|[=($] *[-−] *|\^\{?|(?<=[\w})])_\{?|\\sqrt(?:\[[^\[\]]{0,20}\])?\s*\{?"
+    r"|\\[dtc]?frac\s*(?:\{[^{}]{0,80}\}\s*)?\{|(?<![A-Za-z])\d)\Z"
+)
+_PART_AFTER = re.compile(
+    r"\^(?!\s*\{?\s*(?:\\circ|°|\\prime|\*))|_[\d{]|/[\s\d\\({]*[\d\\(a-z]|\d|!(?=[\s]*(?:\$|\\\)|\\\]|[-+*/=\^)]))"
+)
+_PART, _DENIED = "the last box is a part of what is said", "what stands in a box is said not to be the answer"
+
+
+def _last_box(said: str) -> tuple[str | None, str]:
+    found = list(_spans(said))
+    for index in range(len(found) - 1, -1, -1):
+        begin, start, end = found[index]
+        content = _peeled(said[start:end])
+        before = said[max(0, begin - 120) : begin]
+        if blank(content) or _NOT.search(before):
+            continue
+        if _PART_BEFORE.search(before) or _PART_AFTER.match(said, end + 1):
+            return None, _PART
+        return content.strip(), f"box {index + 1} of {len(found)}"
+    if any(not blank(said[start:end]) for _, start, end in found):
+        return None, _DENIED
+    return None, "no complete \\boxed{…}" + (" with anything in it" if found else "")
+
+
 # --- boxes ----------------------------------------------------------------------------------------------------------
 
 # A command may be written with two backslashes where the policy thinks of itself as writing a string.
@@ -145,22 +181,27 @@ _BRACES = re.compile(r"(\\{1,2}(?:boxed|fbox)\s*+\{)|\\.|[{}]", re.DOTALL)
 
 def boxes(text: str) -> Iterator[str]:
     r"""The contents of every outermost complete box, in order. `\{` and `\}` are no braces; an unclosed box is none."""
-    open_: list[int] = []  # where the content of each brace begins; negative for a brace that is no box
-    spans: list[tuple[int, int]] = []
+    for _, start, end in _spans(text):
+        yield _peeled(text[start:end])
+
+
+def _spans(text: str) -> list[tuple[int, int, int]]:
+    """Of every outermost complete box: where it begins, where its content does, and where that ends."""
+    open_: list[tuple[int, int]] = []  # where each brace begins, and its content; -1 for a brace that is no box
+    spans: list[tuple[int, int, int]] = []
     for token in _BRACES.finditer(text):
         if token[1]:
-            open_.append(token.end())
+            open_.append((token.start(), token.end()))
         elif token[0] == "{":
-            open_.append(-1)
+            open_.append((token.start(), -1))
         elif token[0] == "}" and open_:
-            start = open_.pop()
+            begin, start = open_.pop()
             if start < 0:
                 continue
-            while spans and spans[-1][0] >= start:  # each span is pushed and popped once
+            while spans and spans[-1][1] >= start:  # each span is pushed and popped once
                 spans.pop()
-            spans.append((start, token.start()))
-    for start, end in spans:
-        yield _peeled(text[start:end])
+            spans.append((begin, start, token.start()))
+    return spans
 
 
 def _peeled(content: str) -> str:

@@ -18,6 +18,7 @@ numbers counts only if 50 digits agree. Call it in a killable worker: nothing he
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from milepost.verifiers.math_compare import Policy, same
 from milepost.verifiers.math_foreign import is_foreign, read_foreign, same_foreign, separators
 from milepost.verifiers.math_parse import parse
 from milepost.verifiers.math_scan import Node, Unreadable, as_word
-from milepost.verifiers.math_text import after_lead_in, plain, unwrap
+from milepost.verifiers.math_text import MAX_ANSWER_CHARACTERS, after_lead_in, plain, unwrap
 from milepost.verifiers.math_value import NoValue, TooLarge, exact, numeric, symbols
 
 DEFAULT_EXTRACT = ("boxed", "tag", "marker", "line")
@@ -84,23 +85,34 @@ def _judge(gold: Gold, text: str, policy: Policy) -> tuple[bool, bool]:
     """Whether the text is the gold, and whether it could be read."""
     if gold.choice and (letter := _choice(text)):
         return letter == gold.choice, True
+    if len(text) > MAX_ANSWER_CHARACTERS:
+        return False, False
     if gold.tree is not None and gold.tree[0] == "word" and as_word(rf"\text{{{unwrap(plain(text))}}}") == gold.tree[1]:
         return True, True  # March 3
     try:
         answer = parse(text)
     except Unreadable:
+        if labelled := _LABELLED.fullmatch(text.strip()):  # (E) 27, for the gold 27
+            return _judge(gold, labelled[1], policy)
         if gold.tree is not None and not is_foreign(text):
             return False, False
         return _judge_foreign(gold, text)
     if gold.tree is None:
         return _judge_foreign(gold, text)
-    if same(gold.tree, answer, policy) or (gold.alternative is not None and same(gold.alternative, answer, policy)):
-        return True, True
-    other = _alternative(text, answer)
-    right = other is not None and same(gold.tree, other, policy)
+    other = _alternative(text, answer, ("num",) if gold.tree[0] in ("list", "set") else ())
+    answers = [other] if other is not None and _one(answer) else [answer, *([other] if other is not None else [])]
+    golds = [gold.tree, *([gold.alternative] if gold.alternative is not None else [])]
+    # The separators of one side are read in two ways at a time, never those of both.
+    pairs = [(one, answers[0]) for one in golds] + [(golds[0], one) for one in answers[1:]]
+    right = any(same(one, another, policy) for one, another in pairs)
     return right, answer[0] != "word" or gold.tree[0] in ("word", "sym")
 
 
+_LABELLED = re.compile(
+    r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*\(?[A-J]\)\s*\}|\(?[A-J]\)\s)"
+    r"(?:\s|~|\\[ ,;:]|\\q?quad(?![a-z]))*+([^A-Z\s].*)",
+    re.DOTALL,
+)
 _FORMULA = re.compile(r"\W*[A-J]\W?\s*[+*/^=<>&|]")
 _ANOTHER = re.compile(r"(?:[,;]|\b(?:or|and|no|not|maybe)\b)\W*[A-J]\b")
 
@@ -127,6 +139,8 @@ def check_gold(gold: Any, **params: Any) -> str | None:
     _check(params)
     if isinstance(gold, bool) or not isinstance(gold, (str, int, float, Fraction)):
         return f"the gold is a {type(gold).__name__}, not text or a number"
+    if isinstance(gold, float) and not math.isfinite(gold):
+        return f"the gold is {gold}, which is no number to compare with"
     text, raw = _gold_text(gold), str(gold).rstrip()
     if eaten := re.search(r"[\x00-\x09\x0b-\x1f\x7f]|\n(?=(?:e|eq|u|abla|ot|i)\b)", raw):
         return (
@@ -185,12 +199,18 @@ def _read_gold(text: str) -> Gold:
         if not same_foreign(read_foreign(text), read_foreign(text)):
             raise Unreadable("math-verify does not find it equal to itself") from None
         return Gold(text, None, None, None)
-    return Gold(text, tree, _alternative(text, tree), None)
+    other = _alternative(text, tree)
+    return Gold(text, other, None, None) if other and _one(tree) else Gold(text, tree, other, None)
 
 
-def _alternative(text: str, tree: Node) -> Node | None:
-    """(12,345) may be a point. (1,000) is not: no second number begins with a zero."""
-    if tree[0] not in ("paren", "group", "set", "matrix", "list") or not re.search(r"\d,[1-9]\d\d(?!\d)", text):
+def _one(tree: Node) -> bool:
+    """Whether brackets hold one thing: of a point, an interval or a set nobody would write that, if two can be meant."""
+    return tree[0] == "paren" or (tree[0] in ("group", "set") and len(tree[-1]) == 1)
+
+
+def _alternative(text: str, tree: Node, more: Sequence[str] = ()) -> Node | None:
+    """(12,345) is a point, and \\{12,345\\} may be two numbers. (1,000) is not: no second number begins with a zero."""
+    if tree[0] not in ("paren", "group", "set", "matrix", "list", *more) or not re.search(r"\d,[1-9]\d\d(?!\d)", text):
         return None
     if re.search(r",0\d", text):
         return None

@@ -9,12 +9,20 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from milepost.verifiers.math_intervals import pieces
 from milepost.verifiers.math_scan import Node
 from milepost.verifiers.math_units import Unit, read_unit
 from milepost.verifiers.math_value import DIGITS, POINTS, NoValue, TooLarge, exact, numeric, same_value, symbols
 
 MAX_ITEMS = 100
 _ALL_REALS: Node = ("group", "(", ")", (("neg", ("const", "infty")), ("const", "infty")))
+_WORDS: dict[str, Node] = {
+    **dict.fromkeys(("all real numbers", "all reals", "the real numbers", "real numbers", "the set of all real numbers",
+                     "set of all real numbers"), ("word", "set of r")),
+    **dict.fromkeys(("no solution", "no solutions", "the empty set", "empty set"), ("set", ())),
+    "dne": ("word", "does not exist"),
+}  # fmt: skip
+"""Words that name what has a sign as well."""
 _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
@@ -36,10 +44,12 @@ def same(gold: Node, answer: Node, policy: Policy) -> bool:
     gold, answer = _simple(gold), _simple(answer)
     if gold == answer:
         return True
+    if {gold[0], answer[0]} & {"all", "any"}:
+        return gold[0] == answer[0] and _unordered(gold[1], answer[1], policy)
     if gold[0] == "rel" or answer[0] == "rel":
         return _relations(gold, answer, policy)
     if gold[0] in ("list", "set", "union") or answer[0] in ("list", "set", "union"):
-        return _collections(gold, answer, policy)
+        return _collections(gold, answer, policy) or _one_set(gold, answer, policy)
     kinds = {gold[0], answer[0]}
     if kinds & {"group", "matrix", "colon"}:
         return _ordered(gold, answer, policy)
@@ -55,8 +65,10 @@ def _simple(node: Node) -> Node:
         node = node[1]
     if node[0] == "neg" and node[1][0] in ("unit", "pct"):
         return (node[1][0], ("neg", node[1][1]), *node[1][2:])
-    if node == _ALL_REALS:
-        return ("word", "set of R")
+    if node == _ALL_REALS or node == ("word", "set of R"):
+        return ("word", "set of r")
+    if node[0] == "word":
+        return _WORDS.get(node[1], node)
     if node[0] == "rel" or not _contains(node, "pm"):
         return node
     values = (_signed(node, "+"), _signed(node, "-"))
@@ -84,9 +96,12 @@ def _collections(gold: Node, answer: Node, policy: Policy) -> bool:
         # "1, 2" for the pair (1, 2): the same values in the same order.
         group, items = (gold, answer) if gold[0] == "group" else (answer, gold)
         pair = group[0] == "group" and items[0] == "list" and (group[1], group[2]) == ("(", ")")
-        return pair and _by_name(items[1]) and _each(group[3], items[1], policy)
+        named = _by_name(items[1]) if pair else None
+        return named is not None and (_each(group[3], named, policy) if group is gold else _each(named, group[3], policy))
     if {gold[0], answer[0]} == {"union", "list"} or {gold[0], answer[0]} == {"union", "set"}:
         left, right = _intervals(left), _intervals(right)
+    if gold[0] == answer[0] == "list" and len(_names_in(left)) > 1 and not _names_in(right):
+        return _each(_by_name(left) or left, right, policy)  # 2, 1 is not x = 1, y = 2
     if len(right) > 3 * len(left) + 3:  # too many repetitions to sort out, if that is what they are
         return False
     if gold[0] == "set" or answer[0] == "set":
@@ -94,10 +109,36 @@ def _collections(gold: Node, answer: Node, policy: Policy) -> bool:
     return _unordered(left, right, policy)
 
 
-def _by_name(items: tuple[Node, ...]) -> bool:
-    """Whether the order is that of a point: false for "y = 2, x = 1"."""
+def _names_in(items: tuple[Node, ...]) -> set[str]:
+    return {str(item[2][0]) for item in items if item[0] == "rel"}
+
+
+def _by_name(items: tuple[Node, ...]) -> tuple[Node, ...] | None:
+    """The items in the order of a point: "y = 2, x = 1" is x = 1, y = 2. None where other names are in no order."""
     names = [str(item[2][0]) for item in items if item[0] == "rel"]
-    return names == sorted(names)
+    if names == sorted(names):
+        return items
+    if len(names) == len(items) == len(set(names)) and set(names) <= _AXES:
+        return tuple(sorted(items, key=lambda item: str(item[2][0])))
+    return None
+
+
+_AXES = {str(("sym", name)) for name in "xyz"}
+
+
+def _one_set(gold: Node, answer: Node, policy: Policy) -> bool:
+    """Whether unions of intervals and of sets are the same numbers: {1,2} U {3} is {1,2,3}, [1,2] U [2,3] is [1,3]."""
+    if "union" not in (gold[0], answer[0]):
+        return False
+    left, right = (pieces(("set", node[1]) if node[0] == "list" else node) for node in (gold, answer))
+    if left is None or right is None or len(left) != len(right):
+        return False
+    if any(node[0] == "list" and len(node[1]) > len(left) for node in (gold, answer)):
+        return False  # the same number twice
+    return all(
+        (a.has_low, a.has_high) == (b.has_low, b.has_high) and same(a.low, b.low, policy) and same(a.high, b.high, policy)
+        for a, b in zip(left, right)
+    )
 
 
 def _pieces(node: Node) -> tuple[Node, ...] | None:
@@ -151,7 +192,15 @@ def _ordered(gold: Node, answer: Node, policy: Policy) -> bool:
         return len(gold[1]) == len(answer[1]) and all(_each(g, a, policy) for g, a in zip(gold[1], answer[1]))
     if gold[0] == "colon":
         return _each(gold[1], answer[1], policy)
-    return gold[1:3] == answer[1:3] and _each(gold[3], answer[3], policy)
+    return gold[1:3] == answer[1:3] and _each(_placed(gold, answer), _placed(answer, gold), policy)
+
+
+def _placed(group: Node, other: Node) -> tuple[Node, ...]:
+    """The items of a group. Those of (y, x) = (1, 2) in the order of x and y, if the other names them too or is a point."""
+    names, others = (node[4] if len(node) > 4 else () for node in (group, other))
+    if names and (set(names) == set(others) or (not others and set(names) <= {("sym", name) for name in "xyz"})):
+        return tuple(item for _, item in sorted(zip(names, group[3]), key=lambda pair: str(pair[0])))
+    return group[3]
 
 
 # --- relations ------------------------------------------------------------------------------------------------------
@@ -179,7 +228,9 @@ def _value_of(node: Node, policy: Policy) -> Node | None:
     """Of "x = 5", "f(x) = 2x" or "1/2 + 1/4 = 3/4" the last side; all sides must agree, so that no second one is paid."""
     if node[0] != "rel" or set(node[1]) != {"="}:
         return None
-    sides = node[2][1:] if _is_name(node[2][0]) else node[2]
+    sides = node[2]
+    while len(sides) > 1 and _is_name(sides[0]):  # x = y = 5
+        sides = sides[1:]
     if not sides or any(side[0] == "rel" for side in sides):
         return None
     exactly = replace(policy, rel_tol=Fraction(0), abs_tol=Fraction(0))
@@ -257,11 +308,12 @@ def _ratio(a: Node, b: Node) -> Any:
 
 def _names(gold: Node, answer: Node) -> bool:
     kinds = (gold[0], answer[0])
-    if "base" in kinds:  # the base may be missing, never the digits
+    if "base" in kinds:  # the answer may leave out the base, never the digits
         based, other = (gold, answer) if gold[0] == "base" else (answer, gold)
         if other[0] == "base":
             return based[1:] == other[1:]
-        return other[0] == "num" and other[1].denominator == 1 and str(other[1].numerator) == based[1]
+        digits = other[0] == "num" and other[1].denominator == 1 and str(other[1].numerator) == based[1]
+        return digits and (based is gold or based[2] == 10)
     return all(kind in ("word", "sym", "const") for kind in kinds) and gold[1].casefold() == answer[1].casefold()
 
 

@@ -27,8 +27,8 @@ from milepost.verifiers.math_scan import (
     Unreadable,
     adjacent,
     as_word,
-    assigned,
     is_product,
+    joined,
 )
 from milepost.verifiers.math_text import MAX_ANSWER_CHARACTERS, plain, unwrap
 
@@ -64,18 +64,23 @@ class _Reader(Scanner):
     # --- lists, relations, sets
 
     def everything(self) -> Node:
-        items = self.items(top=True)
+        joints: set[str] = set()
+        items = self.items(joints)
         if self.peek():
             raise Unreadable(f"what is {self.text[self.at : self.at + 20]!r}?")
-        return items[0] if len(items) == 1 else ("list", tuple(assigned(items)))
+        return items[0] if len(items) == 1 else joined(items, joints)
 
-    def items(self, top: bool = False) -> list[Node]:
+    def items(self, joints: set[str] | None = None) -> list[Node]:
+        """joints: gets what stands between the items; without it only commas may."""
         items = [self.relation()]
         while True:
-            if self.take(",", ";"):
-                self.take_word("and", "or")
-            elif not (top and (self.take_word("or", "and") or self.take(r"\lor", r"\land", r"\vee"))):
+            comma = self.take(",", ";")
+            word = self.take_word("and", "or") if comma or joints is not None else None
+            sign = self.take(r"\lor", r"\land") if joints is not None and not (comma or word) else None
+            if not (comma or word or sign):
                 return items
+            if joints is not None:
+                joints.add(word or sign or ",")
             items.append(self.relation())
 
     def relation(self) -> Node:
@@ -96,7 +101,7 @@ class _Reader(Scanner):
             and sides[1][0] == "group"
             and len(sides[1][3]) == len(sides[0][3])
         ):
-            return sides[1]  # (x, y) = (3, -1) names a point
+            return (*sides[1][:4], sides[0][3])  # (x, y) = (3, -1) names a point
         return ("rel", tuple(signs), tuple(sides)) if signs else sides[0]
 
     def union(self) -> Node:
@@ -310,8 +315,11 @@ class _Reader(Scanner):
     def braces(self) -> Node:
         if self.take(r"\}"):
             return ("set", ())
-        inside = self.items(top=True)
+        joints: set[str] = set()
+        inside = self.items(joints)
         self.need(r"\}")
+        if joints & {r"\lor", r"\land"}:
+            raise Unreadable("a condition in a set")
         return ("set", tuple(inside))
 
     def text_command(self) -> Node:

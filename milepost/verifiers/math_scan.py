@@ -6,6 +6,8 @@ import re
 from fractions import Fraction
 from typing import Any
 
+from milepost.verifiers.math_units import known_unit
+
 Node = tuple[Any, ...]
 
 
@@ -28,8 +30,9 @@ eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousan
 multiplied choose mod modulo wrong false but then else vs versus through until between less more than at least most for any
 all every other below above zero root
 roots inverse reciprocal double triple twice thrice opposite short mistake incorrect correct under off away score base power
-exponent digits conjugate complement squares cubes answers"""
-_NO_UNITS = frozenset(_OTHER_WORDS.split())
+exponent digits conjugate complement squares cubes answers
+remainder remaining rem past after before greater tens hundreds thousands millions billions trillions dozens mil mn bn"""
+_NO_UNITS = frozenset(_OTHER_WORDS.split()) | SCALES.keys()
 _TWO_LETTERS = "cm mm km dm nm kg mg lb oz ml cl dl hr hz kb mb gb tb kw mw kj ms ns us ft in yd mi pm am ha pa ev ma kv kn"
 _SHORT_UNITS = frozenset(_TWO_LETTERS.split())
 _NUMBER = re.compile(
@@ -94,6 +97,45 @@ def assigned(items: list[Node]) -> list[Node]:
     return items
 
 
+def joined(items: list[Node], joints: set[str]) -> Node:
+    """Several items at the top of a text. "x > 1 and x < 2" is 1 < x < 2, "x < 1 or x > 2" a list, p \\land q is neither.
+
+    joints: what stands between them, among "," "and" "or" (words) and r"\\land" r"\\lor".
+    """
+    compared = any(item[0] == "rel" and not {"=", "!="} >= set(item[1]) for item in items)
+    signs = joints & {r"\land", r"\lor"}
+    if compared and joints & {"and", r"\land"}:
+        if joints & {"or", r"\lor"}:
+            raise Unreadable("both and and or")
+        return _chained(items) or ("all", tuple(items))
+    if signs and not all(item[0] == "rel" for item in items):
+        if len(joints) > 1:
+            raise Unreadable("both and and or")
+        return ("all" if r"\land" in signs else "any", tuple(items))
+    return ("list", tuple(assigned(items)))
+
+
+_TURNED = {">": "<", ">=": "<="}
+
+
+def _chained(items: list[Node]) -> Node | None:
+    """Of a lower and an upper bound of one symbol the chain."""
+    bounds: dict[bool, tuple[str, Node, Node]] = {}  # whether it is the lower one: sign, symbol, value
+    for item in items:
+        if item[0] != "rel" or len(item[1]) != 1 or item[1][0] not in ("<", "<=", ">", ">="):
+            return None
+        (sign,), (left, right) = item[1], item[2]
+        if sign in _TURNED:
+            sign, left, right = _TURNED[sign], right, left
+        if (left[0] == "sym") == (right[0] == "sym"):
+            return None
+        lower = right[0] == "sym"
+        bounds[lower] = (sign, right, left) if lower else (sign, left, right)
+    if len(items) != 2 or len(bounds) != 2 or bounds[True][1] != bounds[False][1]:
+        return None
+    return ("rel", (bounds[True][0], bounds[False][0]), (bounds[True][2], bounds[True][1], bounds[False][2]))
+
+
 class Scanner:
     """Reads from `text` at `at`. Each method reads one construct, or nothing."""
 
@@ -135,7 +177,7 @@ class Scanner:
         match = re.compile(r"[A-Za-z]+").match(self.text, self.at)
         return match[0] if match else ""
 
-    def take_word(self, *words: str) -> bool:
+    def take_word(self, *words: str) -> str | None:
         self.space()
         for wanted in words:
             for form in (
@@ -148,8 +190,8 @@ class Scanner:
                 end = self.at + len(form)
                 if self.text.startswith(form, self.at) and not self.text[end : end + 1].isalpha():
                     self.at = end
-                    return True
-        return False
+                    return wanted
+        return None
 
     def number(self) -> Node:
         self.space()
@@ -166,8 +208,10 @@ class Scanner:
             places = len(digits.partition(".")[2])
             return ("num", value + Fraction(int(repeated[1]), (10 ** len(repeated[1]) - 1) * 10**places))
         if "." not in digits and (base := _BASE.match(self.text, self.at)):
-            self.at = base.end()
-            return ("base", digits.lstrip("0") or "0", int(base[1] or _BASES[base[2]]))
+            self.at, number = base.end(), int(base[1] or _BASES[base[2]])
+            if any(int(digit) >= number for digit in digits if digit.isdigit()):
+                raise Unreadable(f"{digits} has no value to the base of {number}")
+            return ("base", digits.lstrip("0") or "0", number)
         if exponent := re.compile(r"[eE]([+-]?\d{1,3})(?![\d.])").match(self.text, self.at):
             self.at = exponent.end()
             value *= Fraction(10) ** int(exponent[1])
@@ -210,9 +254,11 @@ class Scanner:
             return None
         if not texted and len(words[0]) == 1 and words[0] not in ("m", "g", "s", "h", "L", "J", "W", "N", "V", "A", "K"):
             return None
+        if not texted and len(words[0]) == 3 and is_product(words[0]) and not known_unit(words[0]):
+            return None
         if not texted and len(words[0]) == 2 and name.lower() not in _SHORT_UNITS and words[0].lower() not in _SHORT_UNITS:
             return None
-        if not texted and re.search(r"\d", re.sub(r"\^-?\d", "", name)):
+        if re.search(r"\d", re.sub(r"\^-?\d", "", name)):
             return None
         self.at = stop
         return ("unit", value, name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from milepost.verifiers.extract import seen
+
 MAX_ANSWER_CHARACTERS = 2000
 
 _LEAD_IN = re.compile(r"(?:answer|result)(?:\*\*)?\s*(?:is|:|=)(?:\*\*)?\s*:?", re.IGNORECASE)
@@ -36,13 +38,17 @@ def after_lead_in(line: str) -> str:
 
 # --- one typography -------------------------------------------------------------------------------------------------
 
+_GREEK = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda nu xi rho sigma tau phi chi psi omega
+Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega"""
+"""Without μ, which begins units."""
 _SIGNS = str.maketrans(
     dict.fromkeys("−﹣－‐‑‒–—", "-") | {"＋": "+", "×": r" \times ", "·": r" \cdot ", "⋅": r" \cdot ", "∙": r" \cdot ",
     "÷": "/", "⁄": "/", "∕": "/", "／": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "≤": r"\le ", "≥": r"\ge ",
     "≠": r"\ne ", "±": r"\pm ", "∪": r"\cup ", "∅": r"\emptyset ", "°": r"^\circ ", "∈": r"\in ", "ℝ": r"\mathbb{R}",
     "≈": r"\approx ", "，": ",", "．": ".", "（": "(", "）": ")", "｛": r"\{", "｝": r"\}", "［": "[", "］": "]",
     "＝": "=", "：": ":", "；": ";", "％": "%", "＜": "<", "＞": ">", "⟨": "(", "⟩": ")", "∶": ":", "’": "'", "＄": "$",
-    "￥": "¥"}
+    "￥": "¥", "∧": r"\land ", "∨": r"\lor ", "∩": r"\cap "}
+    | {letter: rf"\{name} " for letter, name in zip("αβγδεζηθικλνξρστφχψωΓΔΘΛΞΣΦΨΩ", _GREEK.split())}
 )  # fmt: skip
 _SUPER = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿ"
 _SUB = "₀₁₂₃₄₅₆₇₈₉"
@@ -50,6 +56,7 @@ _SUB = "₀₁₂₃₄₅₆₇₈₉"
 
 def plain(text: str) -> str:
     """The same mathematics in one typography: ASCII digits and signs, \\frac, no spacing commands, no math delimiters."""
+    text = _undressed(seen(text))
     text = re.sub(f"[{_SUPER}]+", lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = re.sub(f"[{_SUB}]+", lambda m: "_{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = "".join(_one(c) for c in text).translate(_SIGNS)
@@ -57,13 +64,18 @@ def plain(text: str) -> str:
     text = re.sub(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])\s*", "", text)
     text = re.sub(r"\\[dtc](frac|binom)(?![A-Za-z])", r"\\\1", text)
     text = re.sub(r"(?<!\\)\{([^{}\\]*)\\over(?![A-Za-z])([^{}\\]*)\}", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"(?<!\\)\{([^{}\\]*)\\choose(?![A-Za-z])([^{}\\]*)\}", r"\\binom{\1}{\2}", text)
     text = re.sub(
         r"\\(?:mathbf|mathrm|mathit|textbf|textit|textrm|textsf|boldsymbol|bm|mbox|operatorname)\s*\{", r"\\text{", text
     )
     text = re.sub(r"\\text\s*\{\s*(-?[\d.][^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\\text\s*\{\s*([A-Za-z](?:\s*,\s*[A-Za-z])+)\s*\}", r" \1 ", text)
     text = re.sub(r"\\text\s*\{\s*\(([A-Za-z ]{2,})\)\s*\}", r"\\text{ \1}", text)
+    text = re.sub(rf"\\text\s*\{{\s*({_SCALE})\s+([A-Za-z][^{{}}]*)\}}", r"\\text{\1} \\text{\2}", text)
+    text = re.sub(r"\\frac\s*\{\s*\\text\{([A-Za-z ]+)\}\s*\}\s*\{\s*\\text\{([A-Za-z ]+)\}\s*\}", r"\\text{\1/\2}", text)
     text = text.replace(r"\langle", "(").replace(r"\rangle", ")")
+    text = _numbers(text)
+    text = re.sub(r"([\[\](])([^\[\]()]*)([\[\])])", _half_open, text)
     text = re.sub(r"\A\s*(\*\*|`|\$?\*)([^*`]+)\1\s*\Z", r"\2", text)
     text = re.sub(r"(?<=\d)(?:,\\!|\\!,)\s*(?=\d{3}(?!\d))", ",", text)
     text = re.sub(r"\{,\}|(?<=\d)\\[,!](?=\d{3}(?!\d))", ",", text)
@@ -75,12 +87,53 @@ def plain(text: str) -> str:
     return text.replace(" ", ",") if re.fullmatch(r"-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?", text) else text
 
 
+_SCALE = "hundred|thousand|million|billion|trillion|dozen"
+_SIZES = r"tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge"
+_SWITCHES = re.compile(
+    rf"\\(?:bf|it|rm|sf|tt|sl|bfseries|itshape|{_SIZES}|nonumber|notag|strut|null|nolimits|scriptstyle)(?![A-Za-z])\s*"
+    r"|\\[hv]space\*?\s*\{[^{}]{0,40}\}|\\color\s*(?:\[[^\]]{0,20}\])?\s*\{[^{}]{0,40}\}"
+)
+_DRESS = re.compile(r"\\(?:underline|emph|hbox|textcolor\s*\{[^{}]{0,40}\}|colorbox\s*\{[^{}]{0,40}\})\s*(?=\{)")
+_NAMED = {"lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "vert": "|",
+          "wedge": r"\land", "vee": r"\lor"} | dict.fromkeys(("dotsc", "dotsb", "dots", "cdots"), r"\ldots")  # fmt: skip
+_NAMES = re.compile(rf"\\({'|'.join(_NAMED)})(?![A-Za-z])")
+
+
+def _undressed(text: str) -> str:
+    """Without fonts, sizes and colours; of commands with two names the common one."""
+    text = _NAMES.sub(lambda m: _NAMED[m[1]], text)
+    text = re.sub(r"\{\s*\\(?:rm|bf|it|sf|tt)\s+([^{}\\]{1,80})\}", r"\\text{\1}", text)
+    return _DRESS.sub("", _SWITCHES.sub("", text))
+
+
+_ON_AND_ON = re.compile(r"(?<![\d.])(\d+)\.(\d{0,9}?)(\d{1,6}?)(\3{2,9})\s*(?:\.\.\.|…|\\ldots(?![A-Za-z]))")
+_DOTTED = re.compile(r"(\d\.\d*)\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?")
+_GROUPS = re.compile(r"(?<![\w.,'])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3}){2,}|(?:'\d{3})+)(?![\w.,'])")
+
+
+def _numbers(text: str) -> str:
+    """Other ways to write numbers: 0.333…, 0.(3), 0.\\dot{3}, 1.000.000, 1'000, 1.5 x 10^3."""
+    text = _ON_AND_ON.sub(r"\1.\2\\overline{\3}", text)
+    text = _DOTTED.sub(lambda m: rf"{m[1]}\overline{{{m[2] or m[3]}{m[4] or ''}{m[5] or m[6] or ''}}}", text)
+    text = re.sub(r"(?<![\d.])(\d+\.)\((\d{1,50})\)", r"\1\\overline{\2}", text)
+    text = _GROUPS.sub(lambda m: re.sub(r"\D", "", m[0]), text)
+    text = re.sub(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))", r" \\times ", text)
+    return re.sub(r"\b([apAP])\.\s?([mM])\.?(?![A-Za-z])", r"\1\2", text)
+
+
+def _half_open(found: re.Match[str]) -> str:
+    """]0,1[ and [0,1[, which are (0,1) and [0,1). What stands between two brackets of a list is no interval."""
+    if not re.match(r"[^,;]*\w[^,;]*[,;].*\w", found[2], re.DOTALL):
+        return found[0]
+    return f"{found[1].replace(']', '(')}{found[2]}{found[3].replace('[', ')')}"
+
+
 def unwrap(text: str) -> str:
     """Without what surrounds a whole: boxes, superfluous braces, a full stop, "x \\in"."""
     for _ in range(40):
         before = text
-        text = text.strip().rstrip("\\") if not text.endswith(r"\\") else text.strip()
-        text = re.sub(r"(?<=[^.])\.$", "", text)
+        text = re.sub(r"\\\\\Z", "", text.strip()).rstrip("\\").strip()
+        text = re.sub(r"(?<=[^.])[.,;]$", "", text)
         if match := re.match(r"(?:\\(?:boxed|fbox)\s*)?(?=\{)", text):
             close = close_of(text, match.end())
             if close == len(text) - 1:

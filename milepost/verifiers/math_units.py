@@ -37,10 +37,12 @@ for _names, _factor, _base in (
     ("ml mL milliliter millilitre", _F(1, 1000), "L"),
     ("cl centiliter", _F(1, 100), "L"), ("$ dollar usd USD", _F(1), "$"), ("cent ¢", _F(1, 100), "$"),
     ("€ euro EUR", _F(1), "€"),
+    ("mph", _F(1609344, 3600000), "m/s"), ("kph kmh kmph", _F(1000, 3600), "m/s"),
     ("£ GBP", _F(1), "£"), ("¥ yen JPY", _F(1), "¥"), ("degree deg", _F(1), "degree"), ("rad radian", _F(1), "rad"),
 ):  # fmt: skip
     for _name in _names.split():
         _BASE[_name] = (_factor, _base)
+_BASES = frozenset(base for _, base in _BASE.values())
 _POWERS = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "cu": 3, "cu.": 3}
 
 
@@ -60,9 +62,17 @@ def read_unit(text: str) -> Unit:
             exponent = sign * pending * (int(power.strip("{}")) if re.fullmatch(r"\{?-?\d\}?", power) else 1)
             size, base = _lookup(name)
             factor *= size**exponent
-            dims[base] = dims.get(base, 0) + exponent
+            over, _, under = base.partition("/")
+            dims[over] = dims.get(over, 0) + exponent
+            if under:
+                dims[under] = dims.get(under, 0) - exponent
             pending = 1
     return Unit(factor, tuple(sorted((k, v) for k, v in dims.items() if v)))
+
+
+def known_unit(name: str) -> bool:
+    """Whether a name is one of a unit, and no word of its own."""
+    return _lookup(name)[1] in _BASES
 
 
 def _lookup(name: str) -> tuple[Fraction, str]:
