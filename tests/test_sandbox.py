@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gauges import counts, resident_mb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -524,10 +525,6 @@ def test_nothing_is_left_when_the_caller_is_killed() -> None:
     assert not any(map(os.path.exists, groups))
 
 
-def counts() -> tuple[int, int, int]:
-    return len(os.listdir("/proc/self/fd")), threading.active_count(), num_descendants(os.getpid())
-
-
 @linux
 @pytest.mark.parametrize("num", [40, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_many_runs_with_endless_ones_among_them_leave_counts_as_they_were(box: Sandbox, num: int) -> None:
@@ -536,9 +533,11 @@ def test_many_runs_with_endless_ones_among_them_leave_counts_as_they_were(box: S
     short = Limits(**{**vars(LIMITS), "seconds": 0.15})
     runs = [program("while True: pass" if number % 10 == 0 else "print(1)", limits=short if number % 10 == 0 else LIMITS)
             for number in range(num)]  # fmt: skip
+    megabytes = resident_mb()
     ended = [ran.ended for ran in box.run(runs)]
     assert ended == ["time" if number % 10 == 0 else "exit" for number in range(num)]
     assert counts() == before
+    assert resident_mb() < megabytes + 15
 
 
 def test_the_bench_judges_right_and_compares(capsys: pytest.CaptureFixture) -> None:

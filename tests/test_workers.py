@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from gauges import counts, resident_mb
 
 from milepost.workers import Call, WorkerPool, spent_by
 
@@ -142,6 +143,27 @@ def test_a_call_that_hangs_is_killed_at_its_deadline_and_others_go_on(file, name
         assert [a.value for a in others] == [0, 2, 4, 6, 8]
         assert time.monotonic() - begin < 8  # the deadline is 1 s; the rest is room for a busy machine
         assert pool.call(f"{file}:double", {"x": 1}).value == 2
+
+
+@pytest.mark.parametrize("num", [40, pytest.param(1000, marks=pytest.mark.nightly)])
+def test_many_answers_with_endless_ones_among_them_leave_counts_as_they_were(file, num):
+    """Of every ten answers nine are judged, and the tenth is an endless loop that heeds no signal."""
+    bare = counts()
+    with WorkerPool(2) as pool:
+        nap = [Call(f"{file}:sleep", {"seconds": 0.5}, timeout=60)] * 2  # two at once: both workers are up
+        warm = Call("milepost.verifiers.math:score", {"answer": "1", "gold": "1"}, timeout=60)
+        pool.map(nap), pool.map([warm] * 40)
+        before, megabytes = counts(), resident_mb()
+        calls = [Call(f"{file}:stubborn", timeout=0.3) if i % 10 == 0 else
+                 Call("milepost.verifiers.math:score", {"answer": f"\\boxed{{{i}/7}}", "gold": f"{i}/7"}, timeout=60)
+                 for i in range(num)]  # fmt: skip
+        answers = pool.map(calls)
+        assert [a.failure for a in answers] == ["timeout" if i % 10 == 0 else None for i in range(num)]
+        assert all(a.value["score"] == 1.0 for a in answers if a.failure is None)
+        pool.map(nap)
+        assert counts() == before
+        assert resident_mb() < megabytes + 40  # new workers have imported what the old ones had
+    assert counts() == bare
 
 
 def test_others_do_not_wait_behind_a_hung_call(file):
