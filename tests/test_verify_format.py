@@ -392,3 +392,29 @@ def test_hostile_text_costs_its_length():
             assert score(answer=text, gold=gold)["score"] == 0
         repetition.score(answer=text)
     assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize(
+    "content", ["", r"\text{}", r"\quad", r"\text{answer}", r"\ldots", r"\hspace{1cm}", r"\mathbf{ }", "{}"]
+)
+def test_latex_that_shows_nothing_fills_no_box_and_no_block(content):
+    assert score(answer=rf"\boxed{{{content}}}", gold={"boxes": 1})["score"] == 0
+    block = f"<think>two and two</think><answer>{content}</answer>"
+    assert score(answer=block, gold={"blocks": ["think", "answer"]})["score"] == 0
+    assert score(answer=block.replace(content + "</answer>", rf"\boxed{{{content}}}</answer>"),
+                 gold={"blocks": ["think", "answer"]})["score"] == 0  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [("∞", 1), ("<", 1), ("∅", 1), ("-", 0), ("=", 0), ("...", 0), (r"\text{no}", 1)]
+)
+def test_a_sign_may_be_an_answer_but_no_reasoning(content, expected):
+    gold = {"blocks": ["think", "answer"]}
+    assert score(answer=f"<think>It grows.</think><answer>{content}</answer>", gold=gold)["score"] == expected
+    assert score(answer="<think>∞</think><answer>4</answer>", gold=gold)["score"] == 0
+
+
+def test_a_full_stop_makes_no_second_block():
+    gold = {"blocks": ["think", "answer"]}
+    assert score(answer="<think>The sum is four.</think><answer>the sum is FOUR</answer>", gold=gold)["score"] == 0
+    assert score(answer="<think>4</think><answer>-4</answer>", gold=gold)["score"] == 1

@@ -31,6 +31,12 @@ Mode = Literal["gate", "bonus", "malus"]
 MODES: tuple[Mode, ...] = ("gate", "bonus", "malus")
 MAX_REPEATED = 0.5
 _SIGNS = frozenset("<>=≤≥≠+−-×÷∞∅%√∈⊂⊆∪∩¬∧∨→↔")
+_BLOCK_SIGNS = _SIGNS - frozenset("+−-=")
+_DRESS = re.compile(
+    r"\\(?:(?:phantom|hspace|vspace|label|color)\*?\s*\{[^{}]{0,80}\}|(?:text\w{0,6}|math\w{2,6}|boldsymbol|operatorname|boxed|fbox"
+    r"|mbox|hbox|underline|quad|qquad|[lcv]?dots|left|right|displaystyle|null|strut|large|Large)(?![A-Za-z]))"
+)
+"""LaTeX that shows nothing by itself."""
 _NAME = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
 _REASONING = {"think", "thinking", "thought", "reasoning"}
 _PLACEHOLDERS = {"answer", "your answer", "your answer here", "answer here", "final answer", "the answer", "my answer",
@@ -148,17 +154,18 @@ def _blocks(text: str, form: Form) -> tuple[str | None, str]:
     if not all(map(blank, outside)):
         return found, "there is text outside the blocks"
     for name, content in zip(form.blocks, contents):
-        if wrong := empty_of_content(content, max(1, (form.least or {}).get(name, 1))):
+        signs = frozenset() if name.lower() in _REASONING else _BLOCK_SIGNS
+        if wrong := empty_of_content(content, max(1, (form.least or {}).get(name, 1)), signs=signs):
             return found, f"<{name}> {wrong}"
-    folded = [" ".join(units_of(content)) for content in contents]
+    folded = [" ".join(units_of(content)).rstrip(" .,;:!?") for content in contents]
     if len(set(folded)) < len(folded):
         return found, "two blocks say the same"
     return found, ""
 
 
-def empty_of_content(text: str, least: int = 1, *, signs: bool = False) -> str:
-    """Why a text says nothing ("is empty", …), or "". Words begin with a letter or a digit; signs: or are ∞, < and such."""
-    words = [unit for unit in units_of(text) if unit[0].isalnum() or (signs and unit in _SIGNS)]
+def empty_of_content(text: str, least: int = 1, *, signs: frozenset[str] = frozenset()) -> str:
+    """Why a text says nothing ("is empty", …), or "". Words begin with a letter or a digit, or are one of `signs`."""
+    words = [unit for unit in units_of(_DRESS.sub(" ", text)) if unit[0].isalnum() or unit in signs]
     if not words:
         return "is empty"
     if " ".join(words) in _PLACEHOLDERS:
@@ -172,7 +179,7 @@ def empty_of_content(text: str, least: int = 1, *, signs: bool = False) -> str:
 
 def _boxes(said: str, number: int) -> tuple[str | None, str]:
     found = list(boxes(said))
-    full = [content for content in found if not empty_of_content(content, signs=True)]
+    full = [content for content in found if not empty_of_content(content, signs=_SIGNS)]
     if not full:
         return None, "no complete \\boxed{…} has anything in it"
     if len(found) != number:
