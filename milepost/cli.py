@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 training stopped itself, 2 something the user can fix (one
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     args = parse(argv)
     tune_process()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may know ASCII only, and a text half a character
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return args.run(args)
     except MilepostError as error:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -104,3 +107,9 @@ def test_rows_that_cannot_be_used_are_named_by_line(capsys, tmp_path, text, sent
     path.write_text(text)
     code, _, err = verify(capsys, "math", "--jsonl", str(path))
     assert code == 2 and sentence in err and err.count("\n") == 1
+
+
+def test_an_output_that_knows_only_ascii_gets_escapes():
+    command = [sys.executable, "-m", "milepost", "verify", "exact", "--gold", "Zoë", "--answer", "Zoë → ⟨5⟩"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, timeout=120)
+    assert done.returncode == 1 and b"Traceback" not in done.stderr and rb"Zo\xeb \u2192" in done.stdout
