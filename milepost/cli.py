@@ -6,8 +6,10 @@ Exit codes: 0 done, 1 training stopped itself, 2 something the user can fix (one
 from __future__ import annotations
 
 import argparse
+import atexit
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"milepost: {error.filename or 'the system'}: {os.strerror(error.errno)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # runs first: no other farewell is cut short
         return 130
 
 

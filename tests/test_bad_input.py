@@ -247,6 +247,28 @@ def test_the_real_command_line_says_it_too(tmp_path, warm, module):
     assert done.stderr == f"milepost: grpo.stepps is not a setting; did you mean grpo.steps? (recipe.toml, line {line})\n"
 
 
+def test_a_second_ctrl_c_while_the_process_ends_shows_no_traceback():
+    """Finalizers of libraries run after the command is over; this one takes as long as it takes to press Ctrl-C again."""
+    code = """
+import atexit, os, signal, time
+from milepost import cli
+
+def slow():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.01)
+
+def stopped(args):
+    raise KeyboardInterrupt
+
+atexit.register(slow)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.run_info = stopped
+raise SystemExit(cli.main(["info"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_unknown_commands_and_flags_exit_with_2(capsys):
     for argv in (["trian"], ["run"], ["eval", "x", "--splitt", "test"]):
         with pytest.raises(SystemExit) as stopped:
