@@ -355,7 +355,7 @@ def _check_family(family: str, source: SourceSection, setting: str) -> None:
 
 
 def _short(value: Any, limit: int = 120) -> str:
-    text = " ".join(str(value).split())
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(value).split()))  # a terminal would obey
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

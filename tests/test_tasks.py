@@ -60,6 +60,13 @@ def test_answer_goes_before_expected_answer_and_a_named_column_before_both() -> 
     assert load([{**row, "answer": None}]).train[0].answer == "e"
 
 
+def test_the_report_spells_out_what_a_terminal_would_obey(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"prompt": "1+1?", "answer": "2"}\n\x1b[2Jnot\x00json\n')
+    text = str(load_tasks(section(sources=[SourceSection(path=str(path))]), 0).report)
+    assert r"\x1b[2Jnot\x00json" in text and "\x1b" not in text and "\x00" not in text
+
+
 def test_bad_rows_are_named_by_line_and_cause(tmp_path: Path) -> None:
     good = {"prompt": "1+1?", "answer": "2"}
     lines: list[tuple[str, str | None]] = [
