@@ -70,14 +70,15 @@ class Instance:
         Never raises. A fault leaves the instance as it is; only "close" and another "open" are of use then.
         """
         began = time.perf_counter()
+        name = "reset" if method == "open" else method  # as the author of the environment knows it
         try:
             reply = getattr(self, f"_{method}")(*arguments)
         except Garbage as error:
-            reply = Reply(fault="garbage", detail=f"{method}: {error}")
+            reply = Reply(fault="garbage", detail=f"{name}: {error}")
         except BaseException as error:  # SystemExit included: it must end the episode, not the host
             what = "".join(traceback.format_exception_only(error)).strip().replace("\n", " ")
             lines = traceback.format_exception(type(error), error, error.__traceback__)
-            detail = f"{method}: {what}\n{''.join(lines)[-8000:]}"
+            detail = f"{name}: {what}\n{''.join(lines)[-8000:]}"
             reply = Reply(fault="crash", detail=detail, interrupt=isinstance(error, KeyboardInterrupt))
         return replace(reply, seconds=time.perf_counter() - began)
 

@@ -162,12 +162,33 @@ class Raises(Lamps):
         return super().step(action)
 
 
+@broken("exceptions", "reset: KeyError: 'lamp'")
+class DoesNotStart(Lamps):
+    def reset(self, task, seed):
+        raise KeyError("lamp")
+
+
 @broken("deadline", "step gave no answer within 0.5 s")
 class Hangs(Lamps):
     def step(self, action):
         while action.text == "nosuchtool(1)":
             time.sleep(0.01)
         return super().step(action)
+
+
+def test_chance_is_not_judged_by_what_a_hanging_gold_script_left():
+    """It draws from the actions of the other tasks' gold scripts, and these were never played."""
+
+    class HangsAtOnce(Lamps):
+        def step(self, action):
+            while action.calls:
+                time.sleep(0.01)
+            return super().step(action)
+
+    report = checked(replace(SPEC, make=HangsAtOnce), step_seconds=0.2)
+    told = {check.name: (check.status, check.detail) for check in report.checks}
+    assert told["deadline"][0] == "FAILED"
+    assert told["random"] == ("skipped", "the gold policy hung, and chance draws from what it writes")
 
 
 @broken("messages", "Observation.messages[0] is no message")
