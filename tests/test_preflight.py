@@ -40,6 +40,13 @@ def examined(groups, rewards, recipe=RECIPE):
     return examine(groups, rewards, assign(groups, rewards, recipe.credit, recipe.rollout), recipe)
 
 
+def test_tokens_of_an_episode_are_held_against_what_all_its_actions_may_use():
+    groups, rewards = [group("a", [[5] * 8, [6, 2], [7, 2], [8, 2]])], [scored([1.0, 0.0, 0.0, 0.0])]
+    assert "max 8 of 8 allowed" in examined(groups, rewards).text()
+    agent = make_recipe({"env": {"name": "calc", "max_turns": 6}, "rollout": {"group_size": 4, "max_new_tokens": 8}})
+    assert "max 8 of 6 × 8 allowed" in examined(groups, rewards, agent).text()
+
+
 def test_numbers_by_hand():
     groups = [
         group("a", [[5, 2], [5, 2], [6, 2], [7, 8, 2]]),

@@ -55,6 +55,8 @@ class Preflight:
     group_size: int
     num_episodes: int
     max_new_tokens: int
+    max_turns: int
+    """Actions of one episode, each of which may use `max_new_tokens`; 1 for single answers."""
     reward: Distribution | None
     parts: Mapping[str, Distribution]
     success: float | None
@@ -159,6 +161,7 @@ def examine(
         group_size=size,
         num_episodes=len(episodes),
         max_new_tokens=recipe.rollout.max_new_tokens,
+        max_turns=recipe.env.max_turns if recipe.env.name else 1,
         reward=distribution([r.total for r in flat if r.total is not None]),
         parts=_parts(flat),
         success=interval.mean if judged else None,
@@ -336,9 +339,8 @@ def _text(p: Preflight) -> str:
     rows.append(("truncated", f"{share:.1%}" + (f" ({_counts(p.truncated)})" if p.truncated else "")))
     if p.faults:
         rows.append(("faults", _counts(p.faults)))
-    rows.append(
-        ("length", f"{p.length_mean:.0f} tokens, p95 {p.length_p95:.0f}, max {p.length_max} of {p.max_new_tokens} allowed")
-    )
+    allowed = f"{p.max_turns} × {p.max_new_tokens}" if p.max_turns > 1 else str(p.max_new_tokens)
+    rows.append(("length", f"{p.length_mean:.0f} tokens, p95 {p.length_p95:.0f}, max {p.length_max} of {allowed} allowed"))
     if p.extractable is not None:
         rows.append(("readable", f"{p.extractable:.1%} of the answers"))
     rows.append(("variety", f"{p.distinct_completions:.1f} different completions in a group of {p.group_size}"))
