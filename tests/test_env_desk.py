@@ -196,6 +196,7 @@ def test_each_kind_alone(kind):
         ({"max_steps": MAX_STEPS + 1}, "between 3 and 60"),
         ({"num_records": 0}, "num_records = 0"),
         ({"kinds": ["refund", "fly"]}, "one or more of refund, close"),
+        ({"kinds": "refund,fly"}, r"kinds = \['refund', 'fly'\] must be"),  # as on the command line: a text
         ({"kinds": []}, "one or more of refund, close"),
         ({"kinds": ["create"], "min_steps": 5, "max_steps": 6}, "takes 5 to 6 steps"),  # 4, 7, 10, … only
         ({"forbid": 2}, "forbid = 2"),

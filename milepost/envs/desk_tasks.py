@@ -231,7 +231,7 @@ def generate(
     min_steps: int = 3,
     max_steps: int = 6,
     num_records: int = 20,
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[str] | str = KINDS,
     terse: bool = False,
     forbid: float = 0.3,
     queue: bool = False,
@@ -242,8 +242,10 @@ def generate(
     `min_steps`, `max_steps`: calls of the gold policy, done() included.
     `num_records`: at least so many, bystanders included. `terse`: observations of at most 25 tokens instead of 60.
     `forbid`: share of the tasks in which a tool they do not need is forbidden. `queue`: jobs are handed out one by one.
-    `by_id`: they name records by their ids, so that nothing is searched for. Raises RecipeError.
+    `by_id`: they name records by their ids, so that nothing is searched for. `kinds`: a list, or a text with commas.
+    Raises RecipeError.
     """
+    kinds = [kind.strip() for kind in kinds.split(",")] if isinstance(kinds, str) else kinds
     kinds = [kind for kind in kinds if kind in SWEEPS] if by_id and kinds == KINDS else kinds
     check(size, min_steps, max_steps, num_records, kinds, forbid, by_id)
     rng = random.Random(f"desk {seed}")
