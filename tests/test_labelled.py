@@ -8,6 +8,8 @@ from collections import Counter
 import pytest
 
 from milepost.bench_verify import VerifyBench, bare, bench_verify
+from milepost.credit import advantages
+from milepost.health.preflight import dead_share
 from milepost.types import RecipeError
 from milepost.verifiers.kinds import module_of
 from milepost.verifiers.labelled import (
@@ -107,3 +109,19 @@ def test_better_is_fewer_wrong_verdicts_and_no_slower():
     good, bad = judged([right], [1.0]), judged([right], [0.0])
     assert VerifyBench(good, bad, 2.0, 2.0, 1, 0.0).ok
     assert not VerifyBench(good, good, 9.0, 2.0, 1, 0.0).ok and not VerifyBench(good, bad, 1.9, 2.0, 1, 0.0).ok
+
+
+def test_c10_what_a_verifier_that_rejects_too_much_costs():
+    """Of right answers 38 % are rejected, no wrong one is accepted: p = 0.5 is seen as 0.31, and 0.1 as 0.062."""
+    accepted = 1 - 0.38
+    for p, true, seen in ((0.5, 0.992188, 0.948535), (0.1, 0.569533, 0.400730)):
+        for rate, mixed in ((p, true), (accepted * p, seen)):
+            ones = round(2000 * rate)  # pairs with one success among them: the rate, and no spread over tasks
+            counts = [(1, 2)] * ones + [(0, 2)] * (1000 - ones)
+            assert 1 - dead_share(counts, 8) == pytest.approx(mixed, abs=1e-6)
+    # The advantage of a right answer beside a wrong one is that of a perfect verifier times 1 − FN − FP.
+    seen = [advantages([right, wrong], "gg", baseline="mean")[0] for right in (1, 0) for wrong in (1, 0)]
+    for false_rejects, false_accepts in ((0.38, 0.0), (0.2, 0.1)):
+        chances = [a * b for a in (1 - false_rejects, false_rejects) for b in (false_accepts, 1 - false_accepts)]
+        expected = sum(chance * value for chance, value in zip(chances, seen))
+        assert expected == pytest.approx(0.5 * (1 - false_rejects - false_accepts))

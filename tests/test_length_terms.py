@@ -194,9 +194,19 @@ def test_the_numbers_of_the_counter_examples():
     def cosine(share, empty=-10.0, full=0.0):
         return full + 0.5 * (empty - full) * (1 + math.cos(math.pi * share))
 
-    assert [cosine(share) for share in (0, 0.5, 1)] == pytest.approx([-10, -5, 0])
-    l1_exact = [right - 0.0003 * abs(1000 - length) for right, length in ((0, 1000), (1, 5000))]
-    assert l1_exact == pytest.approx([0, -0.2])
+    # block C4: 0, 1000, 7168 and 14336 tokens of 14336; case D30: the value at 0 belongs to 0
+    shares = [n / 14336 for n in (0, 1000, 7168, 14336)]
+    assert [cosine(share) for share in shares] == pytest.approx([-10, -9.880424, -5, 0], abs=1e-6)
+    assert [cosine(share, 2, 1) for share in shares] == pytest.approx([2, 1.988042, 1.5, 1], abs=1e-6)
+    said = UNSAFE_LENGTHS["cosine"]
+    assert "worth −10 when empty, it earns −5 at half the limit and 0 at the limit" in said
+
+    def l1_exact(right, length):
+        return right - 0.0003 * abs(1000 - length)
+
+    assert l1_exact(1, 1200) == pytest.approx(0.94)  # block C6
+    assert [l1_exact(0, 1000), l1_exact(1, 5000)] == pytest.approx([0, -0.2])
+    assert "1,000 tokens earns 0 and a right one of 5,000 earns −0.2" in UNSAFE_LENGTHS["l1_exact"]
     boxed = advantages([0] + [-1] * 7, "g" * 8)
     right = advantages([1] + [0] * 7, "g" * 8)
     assert boxed == pytest.approx(right) and boxed[0] == pytest.approx(1)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from milepost.credit import advantages
 from milepost.health.order import check_recipe
 from milepost.recipe import make_recipe
 from milepost.replay import _sum
@@ -79,6 +80,17 @@ def test_code_is_judged_in_the_sandbox_of_this_process():
         assert grader.check_gold(group([], ADD).task) is None
         assert "has no tests" in grader.check_gold(group([], {"entry_point": "add"}).task)
         assert grader.canary([group([], ADD).task]).ok
+
+
+def test_c11_fraction_and_all_or_nothing_by_hand():
+    """Four answers pass 5, 3, 0 and 5 of five tests: less the mean of 0.65 or 0.5."""
+    gold = {"entry_point": "add", "tests": [{"args": [a, 1], "expected": a + 1} for a in (0, 1, 2, -5, -6)]}
+    texts = [code("return a + b"), code("return abs(a) + b"), code("return None"), code("return b + a")]
+    for mode, right in (("fraction", [0.35, -0.05, -0.65, 0.35]), ("all", [0.5, -0.5, -0.5, 0.5])):
+        with Grader(section({"name": "code", "params": {"mode": mode}})) as grader:
+            (rewards,) = grader.score([group(texts, gold)])
+            assert advantages([r.total for r in rewards], "gggg", baseline="mean") == pytest.approx(right)
+            assert [r.verdict for r in rewards] == ["correct", "wrong", "wrong", "correct"]
 
 
 def test_two_hundred_right_answers_at_once_on_two_workers_all_score_1():
