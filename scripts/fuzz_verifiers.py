@@ -47,8 +47,7 @@ OWN = re.compile(
     r"from sympy import \*|(?:Integer|Float) \('?[\d.]+'? \)|def monomial_\w+\([A-Za-z, ]*\):\n.*|def __create_fn__\(.*",
     re.DOTALL,
 )
-"""What sympy compiles of its own, data classes of modules it imports late included; of an answer nothing reaches it but the digits
-of a number."""
+"""What sympy compiles of its own, also for modules that it imports late; of an answer, only digits get there."""
 
 
 @dataclass(frozen=True)
