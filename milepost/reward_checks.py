@@ -83,7 +83,7 @@ def short(name: str) -> str:
 
 def check_section(section: RewardSection) -> None:
     if not section.functions:
-        raise RecipeError('reward.functions is empty; add one, for example [[reward.functions]] name = "numeric"')
+        raise RecipeError('reward.functions is empty; add one, for example [[reward.functions]] with name = "numeric"')
     labels = [label_of(f) for f in section.functions]
     if twice := [label for label, n in Counter(labels).items() if n > 1]:
         raise RecipeError(f"reward.functions: two parts are called {twice[0]!r}; give one of them another `label`")
