@@ -370,15 +370,23 @@ def signal_report(
     }  # fmt: skip
     report = SignalReport(**facts)
     totals = [r.total for _, r, c in rows if c.in_baseline and r.total is not None]
-    truncation = _all_cut(report) if report.num_episodes and report.num_truncated == report.num_episodes else None
+    cut = Counter(e.stop.reason for e, _, _ in rows if cut_short(e))
+    truncation = _all_cut(report, cut) if report.num_episodes and report.num_truncated == report.num_episodes else None
     cause = None if alive else f"no learning signal: {truncation or _why_silent(report, totals)}"
     return SignalReport(**facts, cause=cause, truncation=truncation)
 
 
-def _all_cut(report: SignalReport) -> str:
+_ROOM = {"context": "raise env.max_context_tokens, or let episodes go on past it with env.context_rule",
+         "time": "raise env.max_seconds, or look at what makes steps slow",
+         "environment": "look at why the environment itself cuts episodes short"}  # fmt: skip
+
+
+def _all_cut(report: SignalReport, cut: Counter[str]) -> str:
+    """`cut`: how often each stop reason cut an episode short; the most frequent one says what to do."""
+    by, most = ", ".join(f"{reason} ×{count}" for reason, count in cut.most_common()), cut.most_common(1)[0][0]
     return (
-        f"100% truncated, 0 of {report.num_episodes} episodes finished, so the reward cannot be earned; raise "
-        "rollout.max_new_tokens or ask for shorter answers"
+        f"100% truncated ({by}), 0 of {report.num_episodes} episodes finished, so the reward cannot be earned; "
+        f"{_ROOM.get(most, 'raise rollout.max_new_tokens or ask for shorter answers')}"
     )
 
 

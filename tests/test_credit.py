@@ -513,7 +513,17 @@ def test_signal_report_counts():
         ([("a", [(1, DONE, [1])]), ("b", [(0, DONE, [1])])], "single"),
         ([("a", [("timeout", DONE, [1])] * 2)], "timeout ×2"),
         ([("a", [(0, FAULT, [1])] * 2)], "infrastructure"),
-        ([("a", [(0, cut("tokens"), [16])] * 8)], "100% truncated, 0 of 8 episodes finished"),  # case C1
+        # case C1: the reason that cut most says what would help
+        (
+            [("a", [(0, cut("tokens"), [16])] * 8)],
+            "100% truncated (tokens ×8), 0 of 8 episodes finished, so the reward "
+            "cannot be earned; raise rollout.max_new_tokens",
+        ),
+        (
+            [("a", [(0, cut("context"), [16])] * 5 + [(0, cut("tokens"), [16])] * 3)],
+            "truncated (context ×5, tokens ×3), "
+            "0 of 8 episodes finished, so the reward cannot be earned; raise env.max_context_tokens",
+        ),
         ([("a", [(0, DONE, [1]), (0, cut("tokens"), [1]), ("x", DONE, [1])])], "always 0"),
         ([], "no episodes"),
     ],
