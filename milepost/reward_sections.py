@@ -19,8 +19,9 @@ MAX_BONUS = 0.1
 class RewardFunctionSection(Section):
     name: str = setting(
         ...,
-        "exact | numeric | regex | math | code | tool_calls | reasoning_gym | format | repetition | reward_model | judge | "
-        "by_row (each row names one of these in reward_type or verifier), or module:function, or file.py:function",
+        "exact | numeric | regex | math | countdown | code | tool_calls | reasoning_gym | format | repetition | "
+        "reward_model | judge | by_row (each row names one of these in reward_type or verifier), or module:function, or "
+        "file.py:function",
     )
     weight: float = setting(1.0, "correctness 1, format 0.1", seeds="correctness 1, format .1")
     params: dict[str, Any] = setting({}, "passed to the function; of by_row: one table per verifier")

@@ -44,7 +44,8 @@ READERS = ("code", "judge")
 WATCHED = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.spawn", "subprocess.Popen", "socket.", "shutil.",
            "os.remove", "os.rename", "ctypes.", "pty.", "webbrowser.")  # fmt: skip
 OWN = re.compile(
-    r"from sympy import \*|(?:Integer|Float) \('?[\d.]+'? \)|def monomial_\w+\([A-Za-z, ]*\):\n.*|def __create_fn__\(.*",
+    r"from sympy import \*|(?:Integer|Float) \('?[\d.]+'? \)|def monomial_\w+\([A-Za-z, ]*\):\n.*"
+    r"|def __create_fn__\(.*|[A-Z]\w+",
     re.DOTALL,
 )
 """What sympy compiles of its own, also for modules that it imports late; of an answer, only digits get there."""

@@ -140,7 +140,7 @@ def rendered(*, kind: str, gold: Any, params: Mapping[str, Any]) -> dict[str, li
 
 def core_of(task: Task, judge: Scorer, known: Known) -> str | None:
     """The gold as a text that goes into a phrasing; None where no right answer is known."""
-    if judge.name in ("code", "tool_calls", "format", "repetition"):
+    if judge.name in ("code", "tool_calls", "countdown", "format", "repetition"):
         return known["right"][0] if known["right"] else None
     if task.answer is None or not str(task.answer).strip() or judge.name == "reward_model":
         return None  # a reward model does not know the gold
@@ -172,7 +172,7 @@ def attacks(
     found += _nothing(judge)
     if judge.name in _STYLED:
         found += [Attack("form without content", text) for text in known["wrong"]]
-    elif judge.name in ("code", "tool_calls"):
+    elif judge.name in ("code", "tool_calls", "countdown"):
         found += _by_data(phrasing or PLAIN, core, known)
     else:
         found += _by_text(task, judge, phrasing or PLAIN, core, others, known)

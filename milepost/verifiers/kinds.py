@@ -101,6 +101,9 @@ KINDS: dict[str, Kind] = {
         "format": _one_of("hermes", "llama", "mistral", "json", "react"), "credit": _one_of("all", "name", "fraction"),
         "ordered": _flag, "decode_twice": _flag, "opened": _flag,
     }),
+    "countdown": Kind("milepost.verifiers.countdown", {
+        "use": _one_of("all", "some"), "extract": _places, "tag": _text, "opened": _flag,
+    }),
     "format": Kind("milepost.verifiers.format", {
         "blocks": _any, "boxes": _any, "schema": _any, "least": _any, "opened": _flag,
     }, needs_gold=False),
