@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 
 import pytest
@@ -400,7 +401,10 @@ def test_schemas(rule, good, bad):
 @pytest.mark.parametrize("rule", [
     {"type": "int"}, {"type": 3}, {"if": {}}, {"items": 3}, {"properties": []}, {"required": "a"}, {"required": [[]]},
     {"minimum": "1"}, {"minLength": 1.5}, {"multipleOf": 0}, {"pattern": "("}, {"$ref": "#/nowhere"}, {"$ref": "http://x"},
-    {"properties": {"a": {"typ": "string"}}}, 7, None, {"enum": 1},
+    {"properties": {"a": {"typ": "string"}}}, 7, None, {"enum": 1}, {"title": "x", "$ref": "#/title"},
+    {"multipleOf": math.nan}, {"minimum": math.inf}, {"$ref": "#"}, {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]},
+    {"required": ["a"], "$ref": "#/required"},
+    {"not": {"allOf": [{"$ref": "#/not"}]}}, {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
 ])  # fmt: skip
 def test_schemas_that_would_not_be_checked_are_refused(rule):
     assert bad_schema(rule)

@@ -189,7 +189,37 @@ def _resolve(reference: str, root: Any) -> Any:
 
 def bad_schema(schema: Any) -> str | None:
     """What is wrong with a schema, or would not be checked; None if all of it is."""
-    return _bad(schema, schema, 0)
+    if problem := _bad(schema, schema, 0):
+        return problem
+    inside = list(_within(schema))
+    for part in inside:
+        if isinstance(part, Mapping) and "$ref" in part:
+            found = _resolve(part["$ref"], schema)
+            if not any(found is other for other in inside):
+                return f"$ref {part['$ref']!r} leads to no schema"
+    return "the schema refers to itself without going into the value" if _circular(schema, schema, set(), set()) else None
+
+
+def _circular(schema: Any, root: Any, above: set[int], done: set[int]) -> bool:
+    """Whether a schema asks itself about the same value, which would never end."""
+    if id(schema) in above:
+        return True
+    if not isinstance(schema, Mapping) or id(schema) in done:
+        return False
+    same_value = [part for key in ("anyOf", "oneOf", "allOf") for part in schema.get(key, ())]
+    same_value += [schema["not"]] if "not" in schema else []
+    same_value += [_resolve(schema["$ref"], root)] if "$ref" in schema else []
+    circular = any(_circular(part, root, above | {id(schema)}, done) for part in same_value)
+    done.add(id(schema))
+    return circular or any(_circular(part, root, set(), done) for part in _parts(schema))
+
+
+def _within(schema: Any) -> Iterator[Any]:
+    """All schemas in one that has passed `_bad`, itself first."""
+    yield schema
+    if isinstance(schema, Mapping):
+        for part in _parts(schema):
+            yield from _within(part)
 
 
 def _bad(schema: Any, root: Any, depth: int) -> str | None:
@@ -228,6 +258,8 @@ def _bad_value(schema: Mapping[str, Any], root: Any) -> str | None:
         number = schema.get(key, 1)
         if isinstance(number, bool) or not isinstance(number, int if key in _SIZES else (int, float)):
             return f"{key!r} of a schema must be a number"
+        if not abs(number) < math.inf:
+            return f"{key!r} of a schema must be finite"
     if not all(isinstance(key, str) for key in schema.get("required", ())):
         return "'required' of a schema must list names"
     if schema.get("multipleOf", 1) <= 0:
