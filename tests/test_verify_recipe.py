@@ -310,7 +310,7 @@ def test_a_mixed_batch_is_judged_by_what_each_row_names():
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [({"reward_type": "maths"}, "reward_type = 'maths', which is unknown; did you mean 'math'? known are exact, "
-      "numeric, regex, reasoning_gym, math, code, tool_calls, format, repetition"),
+      "numeric, regex, reasoning_gym, math, code, tool_calls, countdown, format, repetition"),
      ({"level": 3}, "names no verifier, as reward function by_row needs; its columns are answer, expected_answer, level"),
      ({"verifier": "regex"}, "needs params.regex.pattern"),
      ({"verifier": "reasoning_gym"}, "needs the columns family and entry")],
