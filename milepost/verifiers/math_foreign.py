@@ -17,19 +17,33 @@ MAX_CHARACTERS = 300
 _COMMANDS = re.compile(
     r"\\(?:i?int|oint|sum|prod|lim|det|infty|mathbb|setminus|cap|mid|partial)(?![a-z])|[bpv]matrix\}|\\prime|\bmod\b"
 )
-_BOMB = re.compile(r"\d{7,}|binom\W*\d{4,}|!|\^\s*\{[^{}]*\^|\^\s*\{?\s*-?\d{4,}|\*\*|\^[^{}]{0,3}\^")
+_BOMB = re.compile(r"\d{7,}|binom\W*\d{4,}|!|\^\s*\{[^{}]*\^|\^\s*\{?\s*-?\d{4,}|\*\*|\^\s*(?:\d+|[A-Za-z])\s*\^")
+
+MAX_FACTORS = 24
+"""Side by side in one term; math-verify's parser takes longer than the square of them."""
+
+
+def _is_crowded(text: str) -> bool:
+    terms = re.split(r"[-+=<>,;&]", text)
+    return any(len(re.findall(r"\\[A-Za-z]+|[A-Za-z]|\d+", term)) > MAX_FACTORS for term in terms)
 
 
 def is_foreign(text: str) -> bool:
     """Whether a text that our grammar cannot read may go to math-verify."""
     text = plain(text) if len(text) <= 2 * MAX_CHARACTERS else ""
-    return bool(_COMMANDS.search(text)) and len(text) <= MAX_CHARACTERS and not _BOMB.search(text) and text.count("{") < 40
+    return (
+        bool(_COMMANDS.search(text))
+        and len(text) <= MAX_CHARACTERS
+        and not _BOMB.search(text)
+        and text.count("{") < 40
+        and (not _is_crowded(text))
+    )
 
 
 def read_foreign(text: str) -> Any:
     """A sympy object. Never print it: its text may take for ever. Raises Unreadable."""
     text = plain(text)
-    if len(text) > MAX_CHARACTERS or _BOMB.search(text):
+    if len(text) > MAX_CHARACTERS or _BOMB.search(text) or _is_crowded(text):
         raise Unreadable("too large for math-verify")
     from latex2sympy2_extended import latex2sympy
 
