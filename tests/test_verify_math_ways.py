@@ -20,7 +20,8 @@ EQUAL = {
         ("3", r"\left\vert -3\right\vert"),
         ("10 cm", r"10{\rm cm}"),
     ],
-    "characters without width": [("42", "4\u200b2"), ("15", "1\u20605"), ("5", "\ufeff5"), ("5", "5\u200d")],
+    "characters without width": [("42", "4\u200b2"), ("15", "1\u20605"), ("12", "1\u200e2"), ("5", "\ufeff5"), ("5",
+    "5\u200d")],
     "Greek": [(r"\alpha", "α"), (r"2\theta+\Omega", "2θ + Ω"), (r"\sin\lambda", r"\sin λ")],
     "decimals without an end": [
         ("1/3", r"0.\dot{3}"), ("1/3", r"0.\dot 3"), ("1/6", r"0.1\dot6"), ("1/7", r"0.\dot{1}4285\dot{7}"),
@@ -47,6 +48,7 @@ EQUAL = {
         ("5", "5min"),
     ],
     "one set of numbers": [
+        (r"\mathbb{R}", r"(-\infty,0]\cup(0,\infty)"), (r"(-\infty,\infty)", r"(-\infty,0)\cup[0,\infty)"),
         (r"\{1,2\}\cup\{3\}", r"\{1,2,3\}"), (r"\{1,2,3\}", r"\{3\}\cup\{1,2\}"), (r"\{1,2\}\cup\{3\}", "1, 2, 3"),
         (r"[1,2]\cup[2,3]", "[1,3]"), ("(0,5)", r"(0,3)\cup(1,5)"), ("(0,5)", r"(0,3]\cup(3,5)"),
         ("[0,1]", r"[0,1)\cup\{1\}"),
@@ -61,6 +63,7 @@ EQUAL = {
         ("(1,2)", r"x>1 \text{ and } x<2"), ("1<x<2", "x<2 and 1<x"), ("[1,2)", r"x\ge1 \land x<2"),
         ("1<x<2", "x > 1 ∧ x < 2"),
         ("x<1 or x>2", "x<1 ∨ x>2"), ("x>1 and y>2", "y>2 and x>1"), (r"p \land q", r"q \land p"), ("5", "x=y=5"),
+        ("5", "5=x"),
     ],
     "names": [
         ("(a,b)=(1,2)", "(b,a)=(2,1)"), ("(1,2)", "(y,x)=(2,1)"), ("(1,2)", "y=2, x=1"), ("x=1, y=2", "1, 2"),
@@ -79,7 +82,9 @@ DIFFERENT = {
         ("(1,2)", "x>1 or x<2"), ("1<x<2", "x>1 or x<2"), (r"p \land q", r"p \lor q"), ("x>1 and y>2", "x>1 or y>2"),
         ("x>1 and y>2", "x>1"), ("x<1 or x>2", "x<1 or x>2 and x>3"), ("(1,2)", "x>1 and y<2"),
     ],
+    "what is seen is not what is read": [("15", r"1\hspace{1cm}5"), ("12", "1\u202e2"), ("21", "\u202e12")],
     "one set of numbers": [
+        (r"\mathbb{R}", r"(-\infty,0)\cup(0,\infty)"),
         ("(0,5)", r"(0,3)\cup(3,5)"), ("(0,3)", r"(0,2)\cup(1,4)"), (r"\{1,2\}\cup\{3\}", "1, 2, 3, 3"),
         ("[0,1]", r"(0,1)\cup\{1\}"),
         (r"[1,2]\cup[2,3]", r"[1,3], [1,3]"), (r"(0,1)\cup(2,3)", "(0,1), (2,3), (2,3)"),

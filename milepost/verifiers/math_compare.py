@@ -130,7 +130,10 @@ def _one_set(gold: Node, answer: Node, policy: Policy) -> bool:
     """Whether unions of intervals and of sets are the same numbers: {1,2} U {3} is {1,2,3}, [1,2] U [2,3] is [1,3]."""
     if "union" not in (gold[0], answer[0]):
         return False
-    left, right = (pieces(("set", node[1]) if node[0] == "list" else node) for node in (gold, answer))
+    left, right = (
+        pieces(("set", node[1]) if node[0] == "list" else _ALL_REALS if node == ("word", "set of r") else node)
+        for node in (gold, answer)
+    )
     if left is None or right is None or len(left) != len(right):
         return False
     if any(node[0] == "list" and len(node[1]) > len(left) for node in (gold, answer)):
@@ -229,6 +232,8 @@ def _value_of(node: Node, policy: Policy) -> Node | None:
     if node[0] != "rel" or set(node[1]) != {"="}:
         return None
     sides = node[2]
+    if len(sides) == 2 and sides[1][0] == "sym" and not symbols(sides[0]) and not _is_name(sides[0]):
+        sides = sides[::-1]  # 5 = x
     while len(sides) > 1 and _is_name(sides[0]):  # x = y = 5
         sides = sides[1:]
     if not sides or any(side[0] == "rel" for side in sides):

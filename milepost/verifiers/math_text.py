@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from milepost.verifiers.extract import seen
-
 MAX_ANSWER_CHARACTERS = 2000
 
 _LEAD_IN = re.compile(r"(?:answer|result)(?:\*\*)?\s*(?:is|:|=)(?:\*\*)?\s*:?", re.IGNORECASE)
@@ -56,7 +54,7 @@ _SUB = "₀₁₂₃₄₅₆₇₈₉"
 
 def plain(text: str) -> str:
     """The same mathematics in one typography: ASCII digits and signs, \\frac, no spacing commands, no math delimiters."""
-    text = _undressed(seen(text))
+    text = _undressed(_INVISIBLE.sub("", text))
     text = re.sub(f"[{_SUPER}]+", lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = re.sub(f"[{_SUB}]+", lambda m: "_{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = "".join(_one(c) for c in text).translate(_SIGNS)
@@ -87,11 +85,13 @@ def plain(text: str) -> str:
     return text.replace(" ", ",") if re.fullmatch(r"-?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?", text) else text
 
 
+# Not those that turn the direction of writing: what is read then is not what is seen.
+_INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200e\u2060-\u2064\ufeff]+")
 _SCALE = "hundred|thousand|million|billion|trillion|dozen"
 _SIZES = r"tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge"
 _SWITCHES = re.compile(
     rf"\\(?:bf|it|rm|sf|tt|sl|bfseries|itshape|{_SIZES}|nonumber|notag|strut|null|nolimits|scriptstyle)(?![A-Za-z])\s*"
-    r"|\\[hv]space\*?\s*\{[^{}]{0,40}\}|\\color\s*(?:\[[^\]]{0,20}\])?\s*\{[^{}]{0,40}\}"
+    r"|\\color\s*(?:\[[^\]]{0,20}\])?\s*\{[^{}]{0,40}\}"
 )
 _DRESS = re.compile(r"\\(?:underline|emph|hbox|textcolor\s*\{[^{}]{0,40}\}|colorbox\s*\{[^{}]{0,40}\})\s*(?=\{)")
 _NAMED = {"lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "vert": "|",
@@ -103,6 +103,7 @@ def _undressed(text: str) -> str:
     """Without fonts, sizes and colours; of commands with two names the common one."""
     text = _NAMES.sub(lambda m: _NAMED[m[1]], text)
     text = re.sub(r"\{\s*\\(?:rm|bf|it|sf|tt)\s+([^{}\\]{1,80})\}", r"\\text{\1}", text)
+    text = re.sub(r"\\[hv]space\*?\s*\{[^{}]{0,40}\}", " ", text)
     return _DRESS.sub("", _SWITCHES.sub("", text))
 
 
