@@ -540,7 +540,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "environments.md"
 
 
 def test_the_documented_environment_passes(tmp_path, monkeypatch, capsys):
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    code, *_ = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)
     Path("my_env.py").write_text(code)
     assert main(["check", "env", "my_env.py:SPEC", "--episodes", "16"]) == 0

@@ -21,6 +21,7 @@ from milepost import scorers
 from milepost.reward import Grader
 from milepost.reward_sections import RewardFunctionSection, RewardSection
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Sampled, StopKind, StopReason, Task, Turn
+from milepost.workers import WorkerPool
 
 DONE = StopReason(StopKind.TERMINATED, "end_of_turn")
 
@@ -660,7 +661,7 @@ def test_scoring_twice_gives_the_same_and_counts_twice(functions):
 def test_closing_ends_every_process(functions):
     grader = Grader(section(functions("length"), {"name": "regex", "params": {"pattern": "a"}}))
     grader.score([group(["a"])])
-    pids = [pid for pool in grader._pools for pid in pool.pids]
+    pids = [pid for pool in grader._pools if isinstance(pool, WorkerPool) for pid in pool.pids]
     assert len(pids) == 2
     grader.close()
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
