@@ -4,7 +4,7 @@
     python scripts/fuzz_coverage.py --minutes 60 --corpus fuzz-corpus
 
 The corpus begins with the labelled answers and keeps what reached new code, so that a later hunt goes on where this one
-stopped. It ends at the first finding, with the traceback and the answer in a file crash-…; replay it with --replay FILE.
+stopped. It ends at the first finding, with the traceback and the answer in CORPUS-crash-…; replay it with --replay FILE.
 scripts/fuzz_verifiers.py needs no atheris and judges whole answers in workers; this one reaches deeper into the parsers.
 """
 
@@ -134,13 +134,8 @@ def main() -> int:
         check(given.replay.read_bytes())
         return 0
     seed(given.corpus)
-    limits = [
-        f"-max_total_time={round(60 * given.minutes)}",
-        "-max_len=4096",
-        "-timeout=60",
-        "-rss_limit_mb=2000",
-        "-print_final_stats=1",
-    ]
+    limits = [f"-max_total_time={round(60 * given.minutes)}", "-max_len=4096", "-timeout=60", "-report_slow_units=60",
+              "-rss_limit_mb=2000", "-print_final_stats=1", f"-artifact_prefix={given.corpus}-"]  # fmt: skip
     atheris.Setup([sys.argv[0], *limits, str(given.corpus)], check)
     atheris.Fuzz()
     return 0
