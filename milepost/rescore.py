@@ -321,5 +321,5 @@ def _parts(change: Change) -> str:
     """Parts that count, where they differ; what is only measured says nothing new about a fact that stayed."""
     old, new = change.old.parts if change.old else {}, change.new.parts
     names = [n for n in dict.fromkeys([*old, *new]) if not is_measure(n)]
-    shown = {n: [f"{p[n]:.4g}" if n in p else "–" for p in (old, new)] for n in names}
+    shown = {n: [f"{p[n] + 0.0:.4g}" if n in p else "–" for p in (old, new)] for n in names}
     return ", ".join(f"{name} {a} → {b}" for name, (a, b) in shown.items() if a != b and {a, b} != {"–", "0"})

@@ -18,7 +18,7 @@ from milepost.disk import StoreError
 from milepost.envs.calc import SPEC
 from milepost.recipe import make_recipe
 from milepost.replay import replay
-from milepost.rescore import Change, constant, judge_again, new_recipe, report, reranked, rescore
+from milepost.rescore import Change, _parts, constant, judge_again, new_recipe, report, reranked, rescore
 from milepost.scripted import episode_of, play_script
 from milepost.store import Run
 from milepost.types import (
@@ -337,3 +337,12 @@ def test_it_loads_no_torch(calc_run: Run) -> None:
             "print([m for m in ('torch', 'transformers') if m in sys.modules])")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_cost_of_nothing_has_no_sign():
+    before, after = (
+        Reward(1.0, {"outcome": 1.0, "cost/turns": -0.1}, True),
+        Reward(1.0, {"outcome": 1.0, "cost/turns": -0.0}, True),
+    )
+    assert _parts(Change(1, "e", ("grpo", ""), ("g",), before, after)) == "cost/turns -0.1 → 0"
+    assert _parts(Change(1, "e", ("grpo", ""), ("g",), won(True)[0], after)) == ""
