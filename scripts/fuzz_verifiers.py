@@ -44,11 +44,14 @@ READERS = ("code", "judge")
 WATCHED = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.spawn", "subprocess.Popen", "socket.", "shutil.",
            "os.remove", "os.rename", "ctypes.", "pty.", "webbrowser.")  # fmt: skip
 OWN = re.compile(
-    r"from sympy import \*|(?:Integer|Float) \('?[\d.]+'? \)|def monomial_\w+\([A-Za-z, ]*\):\n.*"
-    r"|def __create_fn__\(.*|[A-Z]\w+",
+    r"from sympy import \*|{0}(?: ?[-+*/] ?{0})*|def monomial_\w+\([A-Za-z, ]*\):\n.*"
+    r"|def __create_fn__\(.*|lambda _cls(?:, \w+)*: _tuple_new\(_cls, \([\w, ]*\)\)|[A-Z]\w+".replace(
+        "{0}", r"(?:Integer|Float) \('?[\d.]+'? \)"
+    ),
     re.DOTALL,
 )
-"""What sympy compiles of its own, also for modules that it imports late; of an answer, only digits get there."""
+"""What sympy compiles of its own, also for modules that it imports late and their named tuples; of an answer, only digits
+get there."""
 
 
 @dataclass(frozen=True)
