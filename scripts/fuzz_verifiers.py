@@ -45,12 +45,12 @@ WATCHED = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "os.spawn", "sub
            "os.remove", "os.rename", "ctypes.", "pty.", "webbrowser.")  # fmt: skip
 OWN = re.compile(
     r"from sympy import \*|{0}(?: ?[-+*/] ?{0})*|def monomial_\w+\([A-Za-z, ]*\):\n.*"
-    r"|def __create_fn__\(.*|lambda _cls(?:, \w+)*: _tuple_new\(_cls, \([\w, ]*\)\)|Symbol \('[a-z]+' \)|[A-Z]\w+".replace(
+    r"|def __create_fn__\(.*|lambda _cls(?:, \w+)*: _tuple_new\(_cls, \([\w, ]*\)\)|[A-Z]\w+".replace(
         "{0}", r"(?:Integer|Float) \('?[\d.]+'? \)"
     ),
     re.DOTALL,
 )
-"""What sympy compiles of its own, also for modules that it imports late, their named tuples and prefixes of units; of an
+"""What sympy compiles of its own, also for modules that it imports late, and their named tuples; of an
 answer, only digits get there."""
 
 
@@ -172,6 +172,8 @@ def play(*, numbers: list[int]) -> dict[str, Any]:
         one = case(number)
         began, problem = time.monotonic(), None
         _SEEN.clear()
+        import sympy.physics.units  # noqa: F401  (compiles the names of its prefixes when it is first imported)
+
         _LISTENING[0] = True
         try:
             problem = judge(one)
