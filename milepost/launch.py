@@ -98,16 +98,13 @@ def open_session(
              f"{check_format(policy.tokenizer, recipe.tasks)}")  # fmt: skip
         check_context(tasks, policy, recipe)
         sampler = LocalEngine(policy.model, policy.eos_ids, seed=recipe.seed)
-        opened = opened_thought(policy.tokenizer, recipe.tasks)
-        walls = None
+        meta = facts(policy, recipe, grader, spec)
         if isinstance(grader, Grader):
-            grader.opened, walls = opened, grader.isolation
-        if walls:
-            tell(f"code is judged behind {walls}")
+            grader.opened = meta["opened_thought"]
+        if "sandbox" in meta:
+            tell(f"code is judged behind {meta['sandbox']}")
         formula = "\n".join(describe(recipe))
         tell(formula)
-        meta = facts(policy) | {"opened_thought": opened} | ({"sandbox": walls} if walls else {})
-        meta |= {"environment": f"{spec.name} {spec.version}"} if spec else {}
         run = existing or Run.create(recipe.out, recipe, toml=toml, formula=formula, meta=meta)
         for level, sentence in told:
             run.add_event(level, "audit", sentence)
@@ -239,7 +236,11 @@ def check_context(tasks: TaskSet, policy: Policy, recipe: Recipe) -> None:
         )
 
 
-def facts(policy: Policy) -> dict[str, Any]:
-    """What identifies the model of a run."""
-    return {"model": {"name": policy.name, "path": policy.path, "num_parameters": policy.num_parameters,
-                      "precision": policy.precision, "device": policy.device}}  # fmt: skip
+def facts(policy: Policy, recipe: Recipe, grader: Grader | EnvGrader, spec: EnvSpec | None) -> dict[str, Any]:
+    """What identifies the model of a run, and what its episodes have to be read with later."""
+    found = {"model": {"name": policy.name, "path": policy.path, "num_parameters": policy.num_parameters,
+                       "precision": policy.precision, "device": policy.device},
+             "opened_thought": opened_thought(policy.tokenizer, recipe.tasks),
+             "sandbox": grader.isolation if isinstance(grader, Grader) else None,
+             "environment": f"{spec.name} {spec.version}" if spec else None}  # fmt: skip
+    return {name: fact for name, fact in found.items() if fact is not None}

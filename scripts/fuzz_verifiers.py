@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from milepost.verifiers import broken
 from milepost.verifiers.code import check_gold as check_tests
 from milepost.verifiers.code_gold import extract_code
 from milepost.verifiers.judge_prompt import asked, neutral, read_vote
@@ -214,21 +215,10 @@ def judge(one: Case) -> str | None:
 
 
 def _contract(result: dict[str, Any], one: Case) -> str | None:
-    keys = {"score", "cause", "extracted", "extractable", "compared", "parts"}
-    if not keys <= set(result):
-        return f"lacks {sorted(keys - set(result))}"
-    json.dumps(result)
-    score, cause = result["score"], result["cause"]
-    if score is None:
-        return (
-            None
-            if cause == "bad_gold" and not one.whole
-            else f"no score for a good gold: {cause}: {result['compared'][:200]}"
-        )
-    if not 0 <= score <= 1 or cause is not None:
-        return f"score {score!r} with cause {cause!r}"
-    if score > 0 and not result["extractable"] and one.kind != "repetition":
-        return f"pays {score:g} for what it could not read"
+    if problem := broken(result, reads=one.kind != "repetition"):
+        return problem
+    if result["score"] is None and (one.whole or result["cause"] != "bad_gold"):
+        return f"no score for a good gold: {result['cause']}: {result['compared'][:200]}"
     return None
 
 

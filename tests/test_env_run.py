@@ -120,6 +120,8 @@ def test_lessons_come_first_in_order_each_with_its_own_tasks_script_and_batch(tm
         lessons = lessons_of(session)
         drawn = [batch_at(lessons, step, seed=0) for step in range(8)]
         again = [batch_at(lessons, step, seed=0) for step in range(8)]
+        assert [lesson.first for lesson in lessons_of(session, 2)] == [0, 3, 5]
+        assert [lesson.first for lesson in lessons_of(session, 3)] == [3, 5]  # the first is over, and not played again
         (last,) = lessons_of(session, only_last=True)  # what a control of the same demonstrations goes on with
     letters = {task.key: task.columns["letters"] for tasks in session.tasks.lessons for task in tasks}
     letters |= {task.key: task.columns["letters"] for task in session.tasks.train}

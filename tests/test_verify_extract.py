@@ -189,7 +189,7 @@ def test_other_policies():
     assert extract(" a\nb ", "whole") == ("a\nb", "the whole text")
     assert extract("\u200b \n", "whole") == extract(" ", "line") == (None, "nothing was said")
     for wrong in ("box", ("boxed", "first"), ()):
-        with pytest.raises(ValueError, match="use boxed, tag, marker, line, whole"):
+        with pytest.raises(ValueError, match="must name places among boxed, tag, marker, line, whole"):
             extract("x", wrong)
     with pytest.raises(ValueError, match="must not be empty"):
         extract("x", "marker", marker="")

@@ -31,7 +31,6 @@ CROSS_ENTROPY = LossSection(objective="cross_entropy", aggregate="token_mean")
 def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft", cpu_seconds: float = 0.0) -> Learner:
     """Trains on demonstrations for `sft.steps`, or until `cpu_seconds` are used if that is given."""
     section = session.recipe.sft
-    lessons = lessons_of(session, only_last=bool(cpu_seconds))
     optimizer = session.recipe.optimizer.model_copy(
         update={"schedule": "constant" if cpu_seconds else section.schedule, "warmup_steps": section.warmup_steps}
     )
@@ -41,6 +40,7 @@ def run_sft(session: Session, resume: Path | None = None, *, stage: str = "sft",
     if resume:
         start = session.load(resume, learner)["step"]
         session.run.truncate_after(start, stage)
+    lessons = lessons_of(session, start, only_last=bool(cpu_seconds))
     began = mark = session.cpu_seconds()
     last = section.steps
     progress = Progress(count(start + 1) if cpu_seconds else range(start + 1, last + 1), stage.upper())
@@ -72,13 +72,17 @@ class Lesson:
     """Steps that came before it."""
 
 
-def lessons_of(session: Session, *, only_last: bool = False) -> list[Lesson]:
-    """`sft.lessons` in order, each for its own steps, and for the rest what `sft` itself says (alone if `only_last`)."""
+def lessons_of(session: Session, start: int = 0, *, only_last: bool = False) -> list[Lesson]:
+    """`sft.lessons` in order, each for its own steps, and for the rest what `sft` itself says (alone if `only_last`).
+
+    Those that were over after `start` steps are left out: demonstrations take time to play.
+    """
     section, first, lessons = session.recipe.sft, 0, []
     for lesson, tasks in zip(() if only_last else section.lessons, session.tasks.lessons):
-        own = {"demonstrations": lesson.demonstrations or section.demonstrations, "num_demonstrations": 0}
-        shown = demonstrated(session, section.model_copy(update=own), tasks)
-        lessons.append(Lesson(shown, lesson.batch_size or section.batch_size, first))
+        if start < first + lesson.steps:
+            own = {"demonstrations": lesson.demonstrations or section.demonstrations, "num_demonstrations": 0}
+            shown = demonstrated(session, section.model_copy(update=own), tasks)
+            lessons.append(Lesson(shown, lesson.batch_size or section.batch_size, first))
         first += lesson.steps
     lessons.append(Lesson(demonstrated(session, section, session.tasks.train), section.batch_size, first))
     if section.loss_on == "actions":

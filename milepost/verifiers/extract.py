@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
+
+from milepost.types import RecipeError
 
 Policy = Literal["boxed", "tag", "marker", "line", "whole"]
 POLICIES: tuple[Policy, ...] = ("boxed", "tag", "marker", "line", "whole")
@@ -31,6 +33,18 @@ _REASONING = re.compile(
     re.IGNORECASE,
 )
 _INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]+")
+
+
+def are_places(value: Any) -> bool:
+    places = [value] if isinstance(value, str) else value
+    return isinstance(places, (list, tuple)) and bool(places) and all(place in POLICIES for place in places)
+
+
+def places_of(value: Any, what: str = "extract") -> tuple[Policy, ...]:
+    """One policy or several, as a tuple. Raises RecipeError, whose sentence calls the setting `what`."""
+    if not are_places(value):
+        raise RecipeError(f"{what} must name places among {', '.join(POLICIES)}, not {value!r}")
+    return tuple([value] if isinstance(value, str) else value)
 
 
 def spoken(text: str, *, opened: bool = False, stops: Sequence[str] = ()) -> tuple[str | None, str]:
@@ -92,11 +106,9 @@ def extract(
     line: the last line that is not blank. whole: all that was said.
     A sequence of policies is tried in order: the first that finds anything decides. Raises ValueError for unknown ones.
     """
-    policies = (policy,) if isinstance(policy, str) else tuple(policy)
-    if unknown := [name for name in policies if name not in POLICIES]:
-        raise ValueError(f"extraction policy {unknown[0]!r} is unknown; use {', '.join(POLICIES)}")
-    if not policies or not tag or not marker:
-        raise ValueError(f"an extraction policy, its tag and its marker must not be empty; use {', '.join(POLICIES)}")
+    policies = places_of(policy)
+    if not tag or not marker:
+        raise ValueError("the tag and the marker of an extraction policy must not be empty")
     said, why = spoken(text, opened=opened, stops=stops)
     if said is None:
         return None, why

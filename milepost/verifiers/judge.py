@@ -25,7 +25,7 @@ from typing import Any
 
 from milepost.folders import cache_root
 from milepost.types import RecipeError
-from milepost.verifiers.extract import POLICIES, extract
+from milepost.verifiers.extract import extract, places_of
 from milepost.verifiers.judge_cache import Cache, Cast, name_of
 from milepost.verifiers.judge_http import Failed, post, read_url, run_apart
 from milepost.verifiers.judge_prompt import PROBES, asked, gold_text, prompt_text, read_vote
@@ -102,10 +102,7 @@ def read_settings(params: Mapping[str, Any]) -> JudgeSettings:
     for name, (kind, shown) in kinds.items():
         if name in params and (not isinstance(params[name], kind) or (name == "tag" and not params[name])):
             raise RecipeError(f"the judge's {name} = {params[name]!r} must be {shown}")
-    places = params.get("extract", "whole")
-    places = (places,) if isinstance(places, str) else tuple(places)
-    if not places or not set(places) <= set(POLICIES):
-        raise RecipeError(f"the judge's extract must name places among {', '.join(POLICIES)}, not {places!r}")
+    places = places_of(params.get("extract", "whole"), "the judge's extract")
     _check_options(params.get("options", {}))
     _api_key(params.get("api_key_env", ""))
     return JudgeSettings(**{**params, **({"extract": places} if "extract" in params else {})})

@@ -72,11 +72,9 @@ def _texts(value: Any) -> str | None:
 
 
 def _places(value: Any) -> str | None:
-    from milepost.verifiers.extract import POLICIES
+    from milepost.verifiers.extract import POLICIES, are_places
 
-    places = [value] if isinstance(value, str) else value
-    right = isinstance(places, (list, tuple)) and places and all(place in POLICIES for place in places)
-    return None if right else f"must be one or several of {', '.join(POLICIES)}"
+    return None if are_places(value) else f"must be one or several of {', '.join(POLICIES)}"
 
 
 def _any(value: Any) -> None:

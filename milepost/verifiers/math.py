@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from milepost.verifiers.extract import POLICIES, choice
+from milepost.verifiers.extract import choice, places_of
 from milepost.verifiers.extract import extract as find
 from milepost.verifiers.math_compare import Policy, same
 from milepost.verifiers.math_foreign import is_foreign, read_foreign, same_foreign, separators
@@ -231,10 +231,7 @@ def _check(params: dict[str, Any]) -> None:
     for name in params:
         if name not in SETTINGS:
             raise ValueError(f"the math verifier has no setting {name!r}; it has {', '.join(SETTINGS)}")
-    places = params.get("extract", DEFAULT_EXTRACT)
-    places = (places,) if isinstance(places, str) else tuple(places)
-    if not places or not set(places) <= set(POLICIES):
-        raise ValueError(f"extract must name places among {', '.join(POLICIES)}, not {places!r}")
+    places_of(params.get("extract", DEFAULT_EXTRACT))
     for name, choices in (("percent", "lenient strict"), ("units", "lenient strict ignore"), ("rounding", "exact gold")):
         if params.get(name, choices.split()[0]) not in choices.split():
             raise ValueError(f"{name} must be one of {', '.join(choices.split())}, not {params[name]!r}")

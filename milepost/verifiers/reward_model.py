@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from milepost.types import RecipeError
-from milepost.verifiers.extract import POLICIES, extract
+from milepost.verifiers.extract import extract, places_of
 from milepost.verifiers.judge import Question
 from milepost.workers import Answer, Call, WorkerPool
 
@@ -87,10 +87,7 @@ def read_settings(params: Mapping[str, Any]) -> ModelSettings:
     for name, kind, shown in (("tag", str, "a name"), ("opened", bool, "true or false"), ("device", str, "cpu or cuda")):
         if name in params and (not isinstance(params[name], kind) or params[name] == ""):
             raise RecipeError(f"the reward model's {name} = {params.get(name)!r} must be {shown}")
-    places = params.get("extract", "whole")
-    places = (places,) if isinstance(places, str) else tuple(places)
-    if not places or not set(places) <= set(POLICIES):
-        raise RecipeError(f"the reward model's extract must name places among {', '.join(POLICIES)}, not {places!r}")
+    places = places_of(params.get("extract", "whole"), "the reward model's extract")
     _check_range(params)
     _check_text(params)
     return ModelSettings(**{**params, **({"extract": places} if "extract" in params else {})})
