@@ -331,8 +331,9 @@ class Grader:
         by_label = {scorer.label: verdict for scorer, verdict in zip(self._scorers, verdicts)}
         parts = {label: v.value for label, v in by_label.items() if v.value is not None}
         total = None
-        cause = next((by_label[label].cause for label in self._mix.needed if label not in parts), None)
-        if cause is None:
+        lacking = self._mix.lacking(parts)
+        cause = None if lacking is None else by_label[lacking].cause
+        if lacking is None:
             total, cause = self._mix.total(parts)
         success = self._mix.succeeded(parts)
         for label, verdict in by_label.items():

@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from milepost.reward_checks import BUILT_IN
 from milepost.reward_sections import BOUNDED, RewardSection
 
 SLACK = 1e-9
@@ -29,33 +30,42 @@ class Combination:
     gates: tuple[str, ...]
     success: str
     success_at: float
+    only_earn: frozenset[str] = frozenset()
+    """Parts that cannot be below 0 and are not paid for less than 0."""
 
     @property
     def needed(self) -> tuple[str, ...]:
         """The parts without which there is no reward."""
         return tuple(label for label, weight in self.weights.items() if weight != 0 or label in self.gates)
 
+    def lacking(self, parts: Mapping[str, float]) -> str | None:
+        """The first part that is needed and not there. Behind a gate that is shut, what can only earn is not needed."""
+        spared = self.only_earn if self.shut(parts) else frozenset()
+        return next((label for label in self.needed if label not in parts and label not in spared), None)
+
     def total(self, parts: Mapping[str, float]) -> tuple[float | None, str | None]:
-        """(the reward, None), or (None, why there is none). `parts` holds all that are needed."""
+        """(the reward, None), or (None, why there is none). `parts` lacks nothing."""
         if self.mode == "lexicographic":
             if outside := [name for name in self.needed if not -SLACK <= parts[name] <= 1 + SLACK]:
                 return None, f"{outside[0]} is outside 0 to 1"
             paid = [weight * tenths(parts[name]) for name, weight in self.weights.items() if weight]
         else:
-            paid = [weight * parts[name] for name, weight in self.weights.items() if weight != 0]
-            if not self.open(parts):
+            paid = [weight * parts[name] for name, weight in self.weights.items() if weight != 0 and name in parts]
+            if self.shut(parts):
                 paid = [min(0.0, value) for value in paid]
         value = math.fsum(paid)
         return (value, None) if math.isfinite(value) else (None, "not finite")
 
-    def open(self, parts: Mapping[str, float]) -> bool:
-        return all(parts[gate] >= 1 - SLACK for gate in self.gates)
+    def shut(self, parts: Mapping[str, float]) -> bool:
+        return any(parts[gate] < 1 - SLACK for gate in self.gates if gate in parts)
 
     def succeeded(self, parts: Mapping[str, float]) -> bool | None:
         """Success needs every gate too: what is right in a form that cannot be read is not. None: cannot be told."""
+        if self.shut(parts):
+            return False
         if any(name not in parts for name in (self.success, *self.gates)):
             return None
-        return self.open(parts) and parts[self.success] >= self.success_at - SLACK
+        return parts[self.success] >= self.success_at - SLACK
 
 
 def combination(section: RewardSection) -> Combination:
@@ -69,7 +79,9 @@ def combination(section: RewardSection) -> Combination:
             weights[label] = float(LEVELS + 1) ** -sum(w != 0 for w in weights.values()) if function.weight else 0.0
         else:
             weights[label] = 0.0 if free else function.weight
-    return Combination(mode, weights, gates, section.resolved_success, section.success_at)
+    built_in = {function.resolved_label for function in section.functions if function.name in BUILT_IN}
+    only_earn = frozenset(label for label in built_in if weights[label] >= 0)
+    return Combination(mode, weights, gates, section.resolved_success, section.success_at, only_earn)
 
 
 def tenths(value: float) -> float:

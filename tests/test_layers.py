@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "milepost"
 # A module may import from layers above its own, and within its layer from modules named before it.
 LAYERS = [
     ["types", "folders"],
-    ["env", "tools", "unsafe_rewards", "sections", "reward_sections", "reward_combine", "recipe",
+    ["env", "tools", "unsafe_rewards", "sections", "reward_sections", "recipe",
      "length_terms", "streams", "families", "sources", "shape", "scripted",
      "tasks", "demonstrations", "worker_main", "scorers", "workers",
      "sandbox.plain", "sandbox.walls", "sandbox.filter", "sandbox.child",
@@ -26,7 +26,8 @@ LAYERS = [
      "verifiers.judge_http", "verifiers.judge_prompt", "verifiers.judge_cache", "verifiers.judge",
      "verifiers.reward_model_child", "verifiers.reward_model", "verifiers.served",
      "verifiers.kinds", "verifiers.labelled_math", "verifiers.labelled_other", "verifiers.labelled",
-     "reward_checks", "reward_canary", "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
+     "reward_checks", "reward_combine", "reward_canary",
+     "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
      "envs.repair_functions", "envs.repair_bugs", "envs.repair_tasks", "envs.repair", "envs.hasty"],
     ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],

@@ -244,6 +244,24 @@ def test_a_rule_may_gate_what_a_model_pays():
     )
 
 
+def test_behind_a_shut_gate_a_part_that_failed_is_not_missed():
+    """The judge cannot be reached. What the rule calls wrong earns nothing all the same; what is right cannot be told."""
+    judge = {"name": "judge", "label": "style", "weight": 0.5,
+             "params": {"url": "http://127.0.0.1:9/v1", "model": "m", "rubric": "Polite.", "retries": 0, "votes": 1,
+                        "probe": False, "cache": ""}}  # fmt: skip
+    with Grader(section("math", judge, gates=["math"], success="math")) as grader:
+        (rewards,) = grader.score([group([RIGHT, WRONG])])
+    assert [(r.total, r.success) for r in rewards] == [(None, True), (0.0, False)]
+    assert rewards[0].cause == "endpoint_error: no connection" and rewards[1].cause is None
+    # What a function of one's own would say is not known: it may be below 0, and a shut gate leaves what costs.
+    own = Combination(
+        "gate", {"right": 1.0, "form": 0.0, "own": 0.5}, ("form",), "right", 1.0, frozenset({"right", "form"})
+    )
+    assert own.lacking({"form": 0.0, "right": 1.0}) == "own" and own.lacking({"form": 0.0, "own": -1.0}) is None
+    assert own.lacking({"form": 1.0, "own": 1.0}) == "right" and own.lacking({"right": 1.0, "own": 1.0}) == "form"
+    assert own.total({"form": 0.0, "own": -1.0}) == (-0.5, None) and own.succeeded({"form": 0.0}) is False
+
+
 def test_the_order_by_hand():
     mixed = combination(section("math", "exact", "numeric", combine="lexicographic"))
     assert mixed.weights == {"math": 1, "exact": 1 / 11, "numeric": 1 / 121}

@@ -26,7 +26,7 @@ from transformers import (
 from milepost.types import RecipeError
 from milepost.verifiers import reward_model, reward_model_child
 from milepost.verifiers.judge import Question
-from milepost.verifiers.reward_model import ModelSettings, RewardModel, hybrid, read_settings, squash
+from milepost.verifiers.reward_model import ModelSettings, RewardModel, read_settings, squash
 
 SPECIAL = ["<pad>", "<unk>", "<|end|>", "<|user|>", "<|system|>", "<|assistant|>"]
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
@@ -328,28 +328,6 @@ def test_an_output_that_is_not_finite_is_no_score():
     assert reward_model_child._one([math.nan]) is None and reward_model_child._one([math.inf]) is None
     with RewardModel(ModelSettings("x")) as unstarted:
         assert unstarted._verdict([None, None], "a")["cause"] == "not finite"
-
-
-def result(score, cause=None, text="a"):
-    return {"score": score, "cause": cause, "extracted": text, "extractable": True, "compared": "c", "parts": {}}
-
-
-@pytest.mark.parametrize(
-    ("rule", "model", "expected", "cause"),
-    [
-        (result(1.0), result(0.7), 0.7, None),
-        (result(0.0), result(0.7), 0.0, None),
-        (result(0.5), result(0.7), 0.0, None),  # half right is not right
-        (result(0.0), result(None, "timeout"), 0.0, None),  # behind a shut gate nobody is asked
-        (result(1.0), result(None, "timeout"), None, "timeout"),
-        (result(None, "bad_gold"), result(0.7), None, "bad_gold"),
-    ],
-)
-def test_hybrid(rule, model, expected, cause):
-    joined = hybrid(rule, model)
-    assert (joined["score"], joined["cause"]) == (expected, cause)
-    assert set(joined) == set(rule)
-    assert hybrid(result(0.5), result(0.7), opens_at=0.5)["score"] == 0.7
 
 
 def test_the_four_functions_of_a_verifier():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from milepost.checkpoint import latest, path_of, read_plain
-from milepost.evaluate import EvalReport
+from milepost.evaluate import EvalReport, best_report
 from milepost.progress import say
 from milepost.recipe import Recipe
 from milepost.stages.grpo import run_grpo
@@ -109,7 +109,6 @@ def stage_weights(session: Session) -> list[tuple[str, Path, int]]:
 
 def best_step(session: Session) -> int:
     """The step of the best validation success; of equals the earliest; the last step without validation."""
-    evals = [e for e in session.run.evals(split="validation", phase="grpo") if e.report["success"] is not None]
-    if not evals:
-        return session.recipe.grpo.steps
-    return min(evals, key=lambda e: (-e.report["success"], e.step)).step
+    evals = session.run.evals(split="validation", phase="grpo")
+    best = best_report([EvalReport.from_json(found.report) for found in evals])
+    return best.step if best else session.recipe.grpo.steps

@@ -4,8 +4,9 @@
         scorer.score_many([Question(answer="Thanks!", prompt="Say thanks.")])[0]["score"]      -> 0 … 1
 
 What it says is squashed into 0 … 1: by a sigmoid, by clipping to [low, high], or as the probability of a label. A learned
-score can be talked up by whoever trains on it: use it behind a rule (`hybrid`), not alone. `reward_model_child` holds the
-model; it is killed when it hangs or takes too much memory, and started again. What failed is unscorable, never 0.
+score can be talked up by whoever trains on it: use it behind a rule (reward.combine = "gate"), not alone.
+`reward_model_child` holds the model; it is killed when it hangs or takes too much memory, and started again. What failed
+is unscorable, never 0.
 """
 
 from __future__ import annotations
@@ -246,27 +247,6 @@ def _result(
 
 
 # --- the verifier ---------------------------------------------------------------------------------------------------
-
-
-def hybrid(rule: Mapping[str, Any], model: Mapping[str, Any], *, opens_at: float = 1.0) -> dict[str, Any]:
-    """Rule gate × model score: the model's score where the rule's reaches `opens_at`, else 0, whatever the model says.
-
-    Takes two results and gives one. Behind a gate that is shut a model that failed does not matter; a rule that cannot
-    tell leaves the answer unscorable. In a recipe: reward.combine = "gate".
-    """
-    if rule["score"] is None:
-        return {**rule, "parts": {}}
-    if rule["score"] < opens_at:
-        return {**rule, "score": 0.0, "compared": f"gate shut: {rule['compared']}", "parts": {"gate": 0.0}}
-    if model["score"] is None:
-        return {**model, "extracted": rule["extracted"], "extractable": rule["extractable"], "parts": {}}
-    parts = {"gate": 1.0, "model": model["score"]}
-    return {
-        **rule,
-        "score": model["score"],
-        "compared": f"gate open: {rule['compared']}; {model['compared']}",
-        "parts": parts,
-    }
 
 
 def score(
