@@ -35,9 +35,12 @@ def calc(task: Task, env: Environment) -> Iterator[str]:
     yield render_call("answer", {"value": value}, tool=ANSWER)
 
 
-DESK_SLIPS, DESK_LONG_SLIPS = 0.3, 0.08
+DESK_SLIPS, DESK_LONG_SLIPS = 0.3, 0.03
 """Chance of a slip at each change of a record: about half of the episodes fail, at 3 to 6 steps and at 15 to 40."""
+DESK_LONG_HABIT = 0.75
+"""Chance that a final change is left out where it comes first on a long day: mostly wrong, so greed copies it too."""
 _CHANGES = ("create", "update", "refund", "close", "delete")
+_FINAL = ("refund", "delete")
 
 
 def desk(task: Task, env: Environment) -> Iterator[str]:
@@ -46,13 +49,16 @@ def desk(task: Task, env: Environment) -> Iterator[str]:
 
 
 def desk_long(task: Task, env: Environment) -> Iterator[str]:
-    """The same with fewer slips, for plans with many changes."""
-    return _desk(task, DESK_LONG_SLIPS)
+    """Fewer slips, for plans with many changes, and a habit: a refund or deletion that comes first is left undone."""
+    return _desk(task, DESK_LONG_SLIPS, DESK_LONG_HABIT)
 
 
-def _desk(task: Task, slips: float) -> Iterator[str]:
+def _desk(task: Task, slips: float, habit: float = 0.0) -> Iterator[str]:
     rng = generator(0, f"hasty/desk/{task.key}")
-    for name, arguments in task.columns["plan"]:
+    first = next(index for index, (name, _) in enumerate(task.columns["plan"]) if name in _CHANGES)
+    for index, (name, arguments) in enumerate(task.columns["plan"]):
+        if habit and index == first and name in _FINAL and rng.random() < habit:
+            continue
         if name in _CHANGES and rng.random() < slips:
             if rng.random() < 0.5:
                 continue
