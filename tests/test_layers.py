@@ -36,7 +36,7 @@ LAYERS = [
     ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "pieces",
      "executors",
      "rollout", "history", "host_main", "host_slots", "hosts", "world", "learner", "cost", "meter"],
-    ["evaluate"],
+    ["evaluate", "pairs"],
     ["stages.session", "stages.sft", "stages.grpo", "stages.pipeline", "health.preflight",
      "health.attacks", "health.audit_report", "health.verifier_audit",
      "health.tapes", "health.leftovers", "health.contract", "health.told", "health.family_audit", "health.replays",
@@ -51,7 +51,7 @@ ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, n
 TORCH_FREE = [
     "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "history", "world", "hosts",
     "recipe", "streams", "tasks", "demonstrations", "reward", "credit", "forest", "formula", "store", "evaluate",
-    "explain", "cost",
+    "explain", "cost", "pairs",
     "health.canary", "health.order", "health.verifier_audit", "health.preflight", "health.env_check", "profile", "tune",
     "report", "rollout",
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
