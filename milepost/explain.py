@@ -19,8 +19,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from milepost.credit import advantages as credit_advantages
-from milepost.credit import assign, discounted_returns, is_constant, overlong_penalty, standard_deviation
+from milepost.advantages import advantages as credit_advantages
+from milepost.advantages import discounted_returns, is_constant, overlong_penalty, standard_deviation
+from milepost.credit import assign
 from milepost.evaluate import pass_at_k
 from milepost.forest import aggregation_weights
 from milepost.formula import describe_advantage, describe_loss

@@ -10,16 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milepost.credit import (
-    advantages,
-    assign,
-    discounted_returns,
-    is_constant,
-    overlong_penalty,
-    reward_metrics,
-    signal_report,
-    standard_deviation,
-)
+from milepost.advantages import advantages, discounted_returns, is_constant, overlong_penalty, standard_deviation
+from milepost.batch_signal import reward_metrics, signal_report
+from milepost.credit import assign
 from milepost.sections import CreditSection, RolloutSection
 from milepost.types import Credit, Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from milepost.credit import assign, gdpo
+from milepost.advantages import gdpo
+from milepost.credit import assign
 from milepost.recipe import make_recipe
 from milepost.sections import CreditSection, RolloutSection
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn

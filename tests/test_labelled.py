@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
+from milepost.advantages import advantages
 from milepost.bench_verify import VerifyBench, bare, bench_verify
-from milepost.credit import advantages
 from milepost.health.preflight import dead_share
 from milepost.types import RecipeError
 from milepost.verifiers.kinds import module_of

@@ -27,7 +27,7 @@ LAYERS = [
      "verifiers.reward_model_child", "verifiers.reward_model", "verifiers.served",
      "verifiers.kinds", "verifiers.labelled_math", "verifiers.labelled_other", "verifiers.labelled",
      "reward_checks", "reward_combine", "reward_canary",
-     "reward", "turn_scorers", "reward_spec", "credit", "forest", "loss",
+     "reward", "turn_scorers", "reward_spec", "advantages", "credit", "batch_signal", "forest", "loss",
      "formula", "envs.find", "envs.calc", "envs.desk_tasks", "envs.desk", "envs.maze_tasks", "envs.maze",
      "envs.repair_functions", "envs.repair_bugs", "envs.repair_tasks", "envs.repair", "envs.hasty"],
     ["disk", "rows", "charts", "terminal", "progress", "profile", "tune"],
@@ -50,7 +50,8 @@ LAYERS = [
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
 TORCH_FREE = [
     "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "history", "world", "hosts",
-    "recipe", "streams", "tasks", "demonstrations", "reward", "credit", "forest", "formula", "store", "evaluate",
+    "recipe", "streams", "tasks", "demonstrations", "reward", "advantages", "credit", "batch_signal",
+    "forest", "formula", "store", "evaluate",
     "explain", "cost", "pairs",
     "health.canary", "health.order", "health.verifier_audit", "health.preflight", "health.env_check", "profile", "tune",
     "report", "rollout",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from milepost.credit import advantages
+from milepost.advantages import advantages
 from milepost.length_terms import LengthController, LengthTerm, length_bounds, length_part, length_term
 from milepost.recipe import make_recipe
 from milepost.reward import Grader

@@ -16,7 +16,8 @@ from small import write_policy
 from test_executors import gradient, relative
 from test_world import histories
 
-from milepost.credit import assign, reward_metrics, signal_report
+from milepost.batch_signal import reward_metrics, signal_report
+from milepost.credit import assign
 from milepost.engines.base import SamplingSettings
 from milepost.engines.local import LocalEngine
 from milepost.engines.talk import Conversation

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milepost.credit import advantages
+from milepost.advantages import advantages
 from milepost.forest import aggregation_weights
 from milepost.loss import (
     OBJECTIVES,

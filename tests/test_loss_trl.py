@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from milepost.credit import advantages
+from milepost.advantages import advantages
 from milepost.forest import aggregation_weights
 from milepost.loss import Events, policy_loss, summarize
 from milepost.recipe import make_recipe

@@ -13,8 +13,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
+from milepost.advantages import advantages, discounted_returns, gdpo
 from milepost.cli import main
-from milepost.credit import advantages, discounted_returns, gdpo
 from milepost.env import Goal, Milestone
 from milepost.health.order import check_functions, check_order, check_recipe, prove_order
 from milepost.recipe import make_recipe

@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from milepost import rows
-from milepost.credit import advantages
+from milepost.advantages import advantages
 from milepost.env import Cost, Goal, Milestone
 from milepost.envs.find import find_env
 from milepost.formula import describe_reward

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milepost.credit import advantages
+from milepost.advantages import advantages
 from milepost.health.order import check_recipe
 from milepost.recipe import make_recipe
 from milepost.replay import _sum

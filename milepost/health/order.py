@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from milepost.credit import advantages, gdpo
+from milepost.advantages import advantages, gdpo
 from milepost.env import EnvSpec
 from milepost.envs.find import find_env
 from milepost.health.order_played import Earned, play_known, played_counter_examples, shown

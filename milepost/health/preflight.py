@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from milepost.credit import assign, signal_report
+from milepost.batch_signal import signal_report
+from milepost.credit import assign
 from milepost.engines.base import SamplingSettings
 from milepost.evaluate import task_interval
 from milepost.progress import Progress

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from milepost import streams
+from milepost.batch_signal import reward_metrics
 from milepost.checkpoint import path_of
-from milepost.credit import assign, reward_metrics
+from milepost.credit import assign
 from milepost.evaluate import EvalReport
 from milepost.health.canary import Finding, first_update, one_policy
 from milepost.learner import Learner, UpdateReport, deal, default_lr

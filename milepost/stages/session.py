@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from milepost import profile
+from milepost.batch_signal import signal_report
 from milepost.checkpoint import load_checkpoint, save_checkpoint
-from milepost.credit import signal_report
 from milepost.engines.base import Sampler, SamplingSettings
 from milepost.evaluate import EvalReport, evaluate
 from milepost.executors import Executor
