@@ -171,7 +171,7 @@ def play(*, numbers: list[int]) -> dict[str, Any]:
     findings, slowest = [], 0.0
     for number in numbers:
         one = case(number)
-        began, problem = time.monotonic(), None
+        began, problem = time.process_time(), None  # a starved process is not a slow verifier
         _SEEN.clear()
         import sympy.physics.units  # noqa: F401  (compiles the names of its prefixes when it is first imported)
 
@@ -182,7 +182,7 @@ def play(*, numbers: list[int]) -> dict[str, Any]:
             problem = f"raised {type(error).__name__}: {str(error)[:200]}"
         finally:
             _LISTENING[0] = False
-        spent = time.monotonic() - began
+        spent = time.process_time() - began
         slowest = max(slowest, spent)
         if spent > LIMIT:
             problem = problem or f"took {spent:.1f} s"
