@@ -42,7 +42,7 @@ LAYERS = [
      "health.tapes", "health.leftovers", "health.contract", "health.told", "health.family_audit", "health.replays",
      "health.env_check"],
     ["launch"],
-    ["stages.compare", "stages.sweep"],
+    ["stages.compare", "stages.trials", "stages.sweep"],
     ["report", "bench", "bench_sandbox", "bench_verify", "info", "init", "explain", "demo", "play",
      "replay", "rescore", "verify"],
     ["cli", "__main__"],

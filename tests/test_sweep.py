@@ -14,7 +14,8 @@ from milepost.policy import new_policy
 from milepost.recipe import load_recipe
 from milepost.stages.compare import stored_tests
 from milepost.stages.pipeline import run_pipeline
-from milepost.stages.sweep import Trial, merged, plan, read_over, read_seeds, sweep, table, warm_start
+from milepost.stages.sweep import merged, plan, read_over, sweep, table
+from milepost.stages.trials import Trial, judgement, read_seeds, warm_start
 from milepost.store import Run
 from milepost.types import RecipeError
 
@@ -74,7 +75,8 @@ def test_a_sweep_over_nothing_is_refused(over: str) -> None:
 
 def test_seeds_are_different_whole_numbers() -> None:
     assert read_seeds("0, 3") == [0, 3]
-    for wrong in ("", "a", "1,1", "-1", "0,"):
+    assert read_seeds("0-2,7") == [0, 1, 2, 7]
+    for wrong in ("", "a", "1,1", "-1", "0,", "0-", "3-1", "0-3,2", "1-2-3"):
         with pytest.raises(RecipeError, match="--seeds"):
             read_seeds(wrong)
 
@@ -112,8 +114,24 @@ def test_only_what_the_warm_start_depends_on_forbids_sharing_it(recipe: Path) ->
         "optimizer.weight_decay=0.1",
         "tasks.test=9",
         "model.precision=bfloat16",
+        "env.max_turns=3",
+        "reward.success_at=0.5",
     ):
         assert warm_start(load_recipe(recipe, [other])) != warm_start(plain), other
+
+
+def test_what_an_environment_judges_does_not_depend_on_what_is_paid_for_it(recipe: Path) -> None:
+    played = ["env.name=calc", "reward.functions=[]"]
+    plain = load_recipe(recipe, played)
+    for same in ("reward.milestones={step=0.1}", "reward.milestones={result=0.2}"):
+        other = load_recipe(recipe, [*played, same])
+        assert (warm_start(other), judgement(other)) == (warm_start(plain), judgement(plain))
+    for changes in ("env.max_turns=3", "rollout.max_new_tokens=5"):
+        other = load_recipe(recipe, [*played, changes])
+        assert warm_start(other) != warm_start(plain)
+        assert judgement(other) != judgement(plain)
+    # Without a warm start the base model is what GRPO is compared with, so that it is tested as thoroughly.
+    assert judgement(load_recipe(recipe, ["sft.steps=0"])) != judgement(load_recipe(recipe))
 
 
 def test_a_sweep_shares_the_warm_start_and_repeats_nothing(recipe: Path) -> None:

@@ -108,7 +108,9 @@ def stage_weights(session: Session) -> list[tuple[str, Path, int]]:
 
 
 def best_step(session: Session) -> int:
-    """The step of the best validation success; of equals the earliest; the last step without validation."""
+    """The step of the best validation success; of equals the earliest; without validation the last that was saved."""
     evals = session.run.evals(split="validation", phase="grpo")
     best = best_report([EvalReport.from_json(found.report) for found in evals])
+    if best is None and (last := _latest(session, "grpo")):
+        return read_plain(last)[0]["step"]
     return best.step if best else session.recipe.grpo.steps

@@ -1,45 +1,24 @@
 """A small paired sweep: one setting's values × seeds, each a run of its own, compared on the same unseen tasks.
 
-What the values share is done once per seed: the warm start is linked into the other runs, and the evaluations of the
-base model and of the warm start are copied. A finished run is never run again, so a sweep that was stopped simply goes on.
+What the values share is done once per seed, and a finished run is never run again (`trials`).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from milepost.checkpoint import latest, path_of
 from milepost.evaluate import EvalReport, Interval, Paired, paired, task_interval
-from milepost.launch import open_session
 from milepost.progress import say
-from milepost.recipe import Recipe, load_recipe
-from milepost.stages.compare import cpu_of, stored_tests
-from milepost.stages.pipeline import check_stages, run_pipeline
-from milepost.stages.session import RunStopped, Session
+from milepost.recipe import load_recipe
+from milepost.stages.compare import cpu_of
+from milepost.stages.session import RunStopped
+from milepost.stages.trials import Trial, check_trial, read_seeds, reports_of
 from milepost.store import Run
 from milepost.types import RecipeError
-
-STAGES = ("sft", "grpo", "test")
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One run of the sweep."""
-
-    value: str
-    seed: int
-    recipe: Recipe
-
-    @property
-    def path(self) -> Path:
-        return Path(self.recipe.out) / self.recipe.name
 
 
 def sweep(recipe_path: str | Path, overrides: Sequence[str], over: str, seeds: str) -> str:
@@ -55,7 +34,7 @@ def sweep(recipe_path: str | Path, overrides: Sequence[str], over: str, seeds: s
     stopped: dict[tuple[str, int], str] = {}
     for number, trial in enumerate(trials, 1):
         try:
-            results[trial.value, trial.seed] = _result(trial, trials, toml, f"sweep {number}/{len(trials)}")
+            results[trial.value, trial.seed] = reports_of(trial, trials, toml, f"sweep {number}/{len(trials)}")
             with Run.open(trial.path) as run:
                 used[trial.value, trial.seed] = cpu_of(run, "grpo")
         except RunStopped as error:
@@ -77,13 +56,6 @@ def read_over(over: str) -> tuple[str, list[str]]:
     return key.strip(), values
 
 
-def read_seeds(seeds: str) -> list[int]:
-    parts = [part.strip() for part in str(seeds).split(",")]
-    if not all(part.isdigit() for part in parts) or len(set(parts)) != len(parts):
-        raise RecipeError(f"--seeds {seeds!r} must be different whole numbers, for example 0,1")
-    return [int(part) for part in parts]
-
-
 def plan(
     recipe_path: str | Path, overrides: Sequence[str], key: str, values: Sequence[str], seeds: Sequence[int]
 ) -> list[Trial]:
@@ -94,95 +66,11 @@ def plan(
             recipe = load_recipe(recipe_path, [*overrides, f"{key}={value}", f"seed={seed}"])
             label = re.sub(r"[^\w.+-]+", "-", value).strip("-")
             recipe = recipe.model_copy(update={"name": f"{recipe.name}-{label}-s{seed}"})
-            check_stages(recipe, STAGES)
-            if not recipe.grpo.steps or not recipe.tasks.test:
-                wrong = "tasks.test = 0" if recipe.grpo.steps else "grpo.steps = 0"
-                works = "tasks.test = 200" if recipe.grpo.steps else "grpo.steps = 40"
-                raise RecipeError(f"{wrong}, but a sweep compares tests after GRPO; set {works}")
+            check_trial(recipe, "a sweep")
             trials.append(Trial(value, seed, recipe))
     if len({trial.path for trial in trials}) != len(trials):
         raise RecipeError(f"--over {key}: two values give runs of the same name; write them so that their letters differ")
     return trials
-
-
-def _result(trial: Trial, trials: Sequence[Trial], toml: str, label: str) -> dict[str, EvalReport]:
-    """The trial's test reports by stage: read where the run is finished, else run or resumed first."""
-    existing = trial.path.exists()
-    if existing:
-        with Run.open(trial.path) as run:
-            if run.recipe != trial.recipe:
-                raise RecipeError(f"{trial.path} was made by another recipe; delete it, or give this sweep another `name`")
-            tests = stored_tests(run)
-        if "grpo" in tests:
-            say(f"{label}: {trial.path} is finished already")
-            return tests
-    say(f"{label}: {trial.path}")
-    with open_session(trial.recipe, toml=toml, resume=trial.path if existing else None, quiet=True) as session:
-        share(session, trial, trials)
-        return run_pipeline(session, stages=STAGES)
-
-
-# --- what the runs of one seed have in common -----------------------------------------------------------------------
-
-
-def share(session: Session, trial: Trial, trials: Sequence[Trial]) -> None:
-    """Links the warm start of an earlier run of the same seed into this run, and copies the evaluations both would make."""
-    for other in trials:
-        if other.seed != trial.seed or other == trial or not (other.path / "store.sqlite").is_file():
-            continue
-        with Run.open(other.path) as donor:
-            if donor.recipe != other.recipe:
-                continue
-            same_start = bool(trial.recipe.sft.steps) and warm_start(trial.recipe) == warm_start(other.recipe)
-            if same_start and not _link_warm_start(donor, session.run, trial.recipe.sft.steps):
-                continue
-            if judgement(trial.recipe) == judgement(other.recipe):
-                _copy_evals(donor, session.run, ("base", "sft") if same_start else ("base",))
-        return
-
-
-def warm_start(recipe: Recipe) -> str:
-    """Everything the weights after the warm start depend on."""
-    optimizer = recipe.optimizer.model_dump(exclude={"lr", "schedule", "warmup_steps"})
-    update = recipe.update.model_dump(include={"tokens_per_call", "executor"})
-    return _canonical(recipe, {"seed", "model", "tasks", "reward", "sft"}) + json.dumps([optimizer, update])
-
-
-def judgement(recipe: Recipe) -> str:
-    """Everything the evaluation of given weights depends on."""
-    return _canonical(recipe, {"seed", "model", "tasks", "reward", "eval"}) + str(recipe.rollout.max_new_tokens)
-
-
-def _canonical(recipe: Recipe, sections: set[str]) -> str:
-    return json.dumps(recipe.model_dump(include=sections, mode="json"), sort_keys=True)
-
-
-def _link_warm_start(donor: Run, run: Run, step: int) -> bool:
-    """True if the run now has the finished warm start. Checkpoints never change once written, so a link is enough."""
-    source, target = donor.checkpoints / "sft", run.checkpoints / "sft"
-    if latest(target, warn=say) is not None:
-        return True
-    done = latest(source, warn=say)
-    if done is None or done != path_of(source, step):
-        return False
-    shutil.copytree(done, target / f".{done.name}.tmp", copy_function=_link)
-    os.rename(target / f".{done.name}.tmp", target / done.name)
-    run.add_event("info", "warm_start", f"the warm start is that of {donor.path}", phase="sft", step=step)
-    return True
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without links
-        shutil.copy2(source, target)
-
-
-def _copy_evals(donor: Run, run: Run, stages: Sequence[str]) -> None:
-    have = {(stored.phase, stored.split) for stored in run.evals()}
-    for stored in donor.evals():
-        if stored.phase in stages and (stored.phase, stored.split) not in have:
-            run.add_eval(stored.phase, stored.step, EvalReport.from_json(stored.report))
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
