@@ -442,7 +442,7 @@ BOMBS = [
     r"\pi^{\pi^{\pi^{\pi}}}", r"\gcd(2^{100000}, 3^{100000})", r"\lfloor \pi^{99999} \rfloor", "x^{10^9}",
     r"(x+1)^{1000000}", "\\" * 1500, r"12 cm12 \sum_{k=1}^{9}" + "cm12 " * 30,
     r"\int " + "x " * 130, r"\sum_{k=1}^{9}" + "k" * 60,
-    r"\int_0^1\sinAction Input:boxed{2×3}",
+    r"\int_0^1\sinAction Input:boxed{2×3}", r"6 7\int_0^11 2 3 4 5 6 7 8 9'" + "+4 5 6 7 8 9'" * 5,
 ]  # fmt: skip
 
 

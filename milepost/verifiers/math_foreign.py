@@ -28,6 +28,15 @@ def _is_crowded(text: str) -> bool:
     return any(len(re.findall(r"\\[A-Za-z]+|[A-Za-z]|\d+", term)) > MAX_FACTORS for term in terms)
 
 
+_INTEGRAL, _DIFFERENTIAL = re.compile(r"\\(?:i?int|oint)(?![a-z])"), re.compile(r"d[\s}~]*(?:\\[,;:! ]\s*)*\\?[A-Za-z]")
+
+
+def _never_ends(text: str) -> bool:
+    """Whether an integral lacks its dx: no number, and math-verify's parser looks for its end for seconds."""
+    parts = _INTEGRAL.split(text)
+    return len(parts) > 1 and not _DIFFERENTIAL.search(parts[-1])
+
+
 def is_foreign(text: str) -> bool:
     """Whether a text that our grammar cannot read may go to math-verify."""
     text = plain(text) if len(text) <= 2 * MAX_CHARACTERS else ""
@@ -36,14 +45,15 @@ def is_foreign(text: str) -> bool:
         and len(text) <= MAX_CHARACTERS
         and not _BOMB.search(text)
         and text.count("{") < 40
-        and (not _is_crowded(text))
+        and not _is_crowded(text)
+        and not _never_ends(text)
     )
 
 
 def read_foreign(text: str) -> Any:
     """A sympy object. Never print it: its text may take for ever. Raises Unreadable."""
     text = plain(text)
-    if len(text) > MAX_CHARACTERS or _BOMB.search(text) or _is_crowded(text):
+    if len(text) > MAX_CHARACTERS or _BOMB.search(text) or _is_crowded(text) or _never_ends(text):
         raise Unreadable("too large for math-verify")
     from latex2sympy2_extended import latex2sympy
 
