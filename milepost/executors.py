@@ -103,11 +103,16 @@ class Executor:
 
     def score(self, batch: Batch) -> np.ndarray:
         """Log-probs of all events, float64 [E], without gradient."""
+        return self.read(batch)[0]
+
+    def read(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probs and entropies of all events, float64 [E] each, without gradient."""
         self.prove(batch, together=False)
-        out = np.empty(batch.num_events)
+        logprobs, entropy = np.empty(batch.num_events), np.empty(batch.num_events)
         for call, readout in self.readouts(batch):
-            out[call.event] = readout.logprobs.double().cpu().numpy()
-        return out
+            logprobs[call.event] = readout.logprobs.double().cpu().numpy()
+            entropy[call.event] = readout.entropy.double().cpu().numpy()
+        return logprobs, entropy
 
     def prove(self, batch: Batch, *, together: bool = True) -> None:
         """Compares packed with plain on the smallest tree of the first batch that has one; demotes packed on a mismatch."""

@@ -224,7 +224,8 @@ def explain_loss(
 
     from milepost.loss import OBJECTIVES, Events, policy_loss, summarize
 
-    recipe = _recipe({"loss": {"objective": loss, "aggregate": aggregate, **settings}, "correction": {"kind": correction}})
+    recipe = _recipe({"loss": {"objective": loss, "aggregate": aggregate, **settings}, "correction": {"kind": correction},
+                      "update": {"num_iterations": 2}})  # fmt: skip
     tokens = _lengths(lengths) if lengths is not None else [1] * max(len(ratios), len(advantages))
     episode = np.repeat(np.arange(len(tokens)), tokens)
     n = len(episode)
@@ -512,9 +513,13 @@ def _add_loss_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mismatch", help="π_old/μ of the tokens")
     parser.add_argument("--correction", default="none", help="none, tis, mis or geometric_mask")
     for name, info in LossSection.model_fields.items():
-        if name not in ("objective", "aggregate"):
+        if name not in _OF_A_BATCH:
             kind = int if info.annotation is int else float
             parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=None, help=info.description)
+
+
+_OF_A_BATCH = ("objective", "aggregate", "top_entropy", "kl_cov_share", "kl_cov_beta")
+"""Settings of [loss] with options of their own, or that choose among the tokens of a whole batch by more than is given."""
 
 
 def run_explain(args: argparse.Namespace) -> int:
@@ -538,7 +543,7 @@ def _advantage_of(args: argparse.Namespace) -> Explanation:
 
 
 def _loss_of(args: argparse.Namespace) -> Explanation:
-    names = [name for name in LossSection.model_fields if name not in ("objective", "aggregate")]
+    names = [name for name in LossSection.model_fields if name not in _OF_A_BATCH]
     settings = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     return explain_loss(
         numbers("--ratios", args.ratios) or [], numbers("--advantages", args.advantages) or [], loss=args.loss,

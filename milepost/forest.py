@@ -13,7 +13,7 @@ The last sampled token of a sequence predicts nothing, so it needs no node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,6 +61,10 @@ class Batch:
     old_E: np.ndarray | None = None
     """Learner log-probs before the first update on these episodes; None on the only update."""
     ref_E: np.ndarray | None = None
+    masked_E: np.ndarray | None = None
+    """bool: chosen to have no surrogate; None: no event is."""
+    restrained_E: np.ndarray | None = None
+    """bool: chosen to be held near the old policy; None: no event is."""
 
     @property
     def num_events(self) -> int:
@@ -104,25 +108,29 @@ def _common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     return int(differs[0]) if len(differs) else n
 
 
-def aggregation_weights(lengths: Sequence[int], groups: Sequence[str], aggregate: str, constant: int = 0) -> np.ndarray:
+def aggregation_weights(
+    lengths: Sequence[float], groups: Sequence[str], aggregate: str, constant: int = 0, times: Sequence[int] | None = None
+) -> np.ndarray:  # fmt: skip
     """The weight of each token of episode i, over the whole update batch; float64 [number of episodes].
 
     N episodes of |o_i| trained tokens: sequence_mean 1/(N·|o_i|) · token_mean 1/Σ|o| · constant 1/(N·constant) ·
     prompt_mean 1/(number of groups · Σ|o| within the group). Sources: algorithms.md 1.3 names the papers.
+    `times`: how often each episode is repeated; its weight is that of all its copies together.
     """
     length = np.asarray(lengths, np.float64)
     if len(length) == 0:
         return length
+    n = np.ones(len(length)) if times is None else np.asarray(times, np.float64)
     if aggregate == "sequence_mean":
-        return 1.0 / (len(length) * np.maximum(length, 1.0))
+        return n / (n.sum() * np.maximum(length, 1.0))
     if aggregate == "token_mean":
-        return np.full(len(length), 1.0 / max(length.sum(), 1.0))
+        return n / max((n * length).sum(), 1.0)
     if aggregate == "constant":
-        return np.full(len(length), 1.0 / (len(length) * constant))
+        return n / (n.sum() * constant)
     if aggregate == "prompt_mean":
         names, index = np.unique(np.asarray(groups), return_inverse=True)
-        tokens = np.bincount(index, weights=length)
-        return 1.0 / (len(names) * np.maximum(tokens[index], 1.0))
+        tokens = np.bincount(index, weights=n * length)
+        return n / (len(names) * np.maximum(tokens[index], 1.0))
     raise ValueError(f"unknown aggregation {aggregate!r}")
 
 
@@ -133,19 +141,19 @@ def build_batch(
     aggregate: str = "token_mean",
     constant: int = 0,
     drop_constant_groups: bool = True,
+    repeats: Mapping[EpisodeId, int] | None = None,
 ) -> Batch | None:
     """Forest and events of the trained episodes. None if no token would be trained.
 
     Weights count every trained episode, also those of constant groups, whose advantages are exactly 0: dropping them
     from the forest (exact only while nothing but the advantage has a gradient) changes no other token's weight.
+    `repeats`: episodes that count more than once, in weight alone; each of their tokens still is one event.
     """
     trained = [(e, c) for e, c in zip(episodes, credits, strict=True) if c.trained]
     nothing = [str(e.id) for e, _ in trained if not e.num_sampled]
     if nothing:
         raise ValueError(f"episode {nothing[0]} is to be trained, but the policy sampled no token of it")
-    per_token = aggregation_weights(
-        [e.num_sampled for e, _ in trained], [e.group_id for e, _ in trained], aggregate, constant
-    )
+    per_token = _weights(trained, aggregate, constant, repeats or {})
     kept = [(e, c, w) for (e, c), w in zip(trained, per_token) if not (drop_constant_groups and c.constant_group)]
     if not kept:
         return None
@@ -169,18 +177,39 @@ def build_batch(
             )
             columns["turn"].append(np.concatenate([np.full(len(t.sampled.ids), k) for k, t in turns]))
             columns["episode"].append(np.full(n, index))
-            columns["weight"].append(np.full(n, weight))
+            share = 1.0 if credit.weights is None else credit.weights[first : first + n]
+            columns["weight"].append(np.full(n, weight) * share)
             columns["advantage"].append(np.asarray(credit.advantages, np.float64)[first : first + n])
             sequences.append(segment)
             first += n
     forest, paths = grow(sequences)
     column: dict[str, np.ndarray] = {name: np.concatenate(parts).astype(_COLUMNS[name]) for name, parts in columns.items()}
     node = np.concatenate([paths[s][at] for s, at in enumerate(predicted_at)])
+    if any(c.weights is not None for _, c, _ in kept):  # what a trunk is trained on is no event of those that continue it
+        heavy = column["weight"] != 0
+        column, node = {name: values[heavy] for name, values in column.items()}, node[heavy]
     return Batch(
         forest, paths, column["segment"], node, column["token"], column["episode"], column["turn"], column["advantage"],
         column["weight"], column["temperature"], column["sampler"],
         tuple(e.id for e, _, _ in kept), tuple(e.group_id for e, _, _ in kept),
     )  # fmt: skip
+
+
+def _weights(
+    trained: Sequence[tuple[Episode, Credit]], aggregate: str, constant: int, repeats: Mapping[EpisodeId, int]
+) -> list[float]:
+    """What a token of each episode weighs. An episode and those that continue it are one: their tokens, each as much as it
+    weighs, are its length."""
+    sizes: dict[EpisodeId, float] = {}
+    groups: dict[EpisodeId, str] = {}
+    whole = [e.branch_of[0] if e.branch_of else e.id for e, _ in trained]
+    for name, (episode, credit) in zip(whole, trained):
+        own = episode.num_sampled if credit.weights is None else float(credit.weights.sum())
+        sizes[name], groups[name] = sizes.get(name, 0.0) + own, episode.group_id
+    times = [repeats.get(name, 1) for name in sizes] if repeats else None
+    weights = aggregation_weights(list(sizes.values()), list(groups.values()), aggregate, constant, times)
+    of = dict(zip(sizes, weights))
+    return [float(of[name]) for name in whole]
 
 
 _COLUMNS: dict[str, type] = {"segment": np.int64, "token": np.int64, "episode": np.int64, "turn": np.int64,

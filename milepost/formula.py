@@ -29,7 +29,33 @@ def describe(recipe: Recipe) -> list[str]:
         f"sampler–learner correction of the surrogate: {weights}",
         f"completions cut by the token budget: {cut}",
         describe_sampling(recipe),
+        *describe_levers(recipe),
     ]
+
+
+def describe_levers(recipe: Recipe) -> list[str]:
+    """The levers that are on, one line each; nothing for plain GRPO."""
+    levers, loss, size = recipe.levers, recipe.loss, recipe.rollout.group_size
+    told = {
+        f"groups without signal are replaced by newly sampled ones, up to {levers.refills} times a step": levers.refills,
+        f"group size {size} → {levers.group_size_end} over the run": levers.group_size_end,
+        f"group size by task: {levers.group_size_min} to {levers.group_size_max}, the smallest with a chance of "
+        f"{levers.mixed_chance:g} to be mixed": levers.mixed_chance,
+        f"at most {levers.horizon_start} turns at first; {levers.horizon_step} more, up to {recipe.env.max_turns}, "
+        f"whenever success over {levers.window} steps reaches {levers.horizon_success:g}": levers.horizon_start,
+        f"tasks by {levers.difficulty_column}, easiest of {levers.difficulty_levels} levels first; the next whenever "
+        f"success on the last over {levers.window} steps reaches {levers.difficulty_success:g}": levers.difficulty_column,
+        "episodes with a void turn: kept in the baseline, out of the loss": levers.skip_void_turns,
+        "a stored success joins a group in which all fail, with its own log-probs as old ones; it is in no other's "
+        "baseline": levers.success_replay,
+        "groups after faults: counted in full if more than half is valid, else dropped": levers.repair_groups,
+        f"of each group, the {levers.keep_of_group} members of most varied reward count": levers.keep_of_group,
+        f"no surrogate where A < 0 in an episode with mean log(μ/π) > {loss.negative_mask:g}": loss.negative_mask,
+        f"surrogate for the {loss.top_entropy:g} of tokens with the highest entropy alone": loss.top_entropy < 1,
+        f"+ {loss.kl_cov_beta:g}·|log ρ| for the {loss.kl_cov_share:g} of tokens with the largest covariance of A and "
+        "log π": loss.kl_cov_share,
+    }
+    return [f"lever: {text}" for text, on in told.items() if on]
 
 
 def describe_sampling(recipe: Recipe) -> str:
@@ -91,11 +117,24 @@ def describe_advantage(recipe: Recipe) -> str:
     if section.rule == "turn":
         base = {"loo": "mean of the other members' returns", "mean": "mean return of the group", "none": "0"}
         return f"A of turn t = Σ from turn t on of {section.gamma:g}^(k−t)·r_k − {base[section.resolved_baseline]}"
+    if section.rule == "value":
+        lam = f"{section.lam:g}" if not (section.lam_alpha or section.lam_end) else "λ by the number of turns"
+        return f"A of turn t = Σ from turn t on of ({section.gamma:g}·{lam})^(k−t)·δ_k, δ = r + {section.gamma:g}·V′ − V"
+    if section.rule == "distill":
+        outcome = f" + {section.outcome_weight:g}·A of the episode" if section.outcome_weight else ""
+        return f"A of a token = log π_teacher − log π{outcome}"
+    if section.rule == "branch" and section.branches.form != "tree":
+        treerl = section.branches.form == "treerl"
+        step = "(V − V of the parent) + (V − V of the root)" if treerl else "V of the next − V of this"
+        return f"A of a step of the tree = {step}, V the mean over {section.branches.num} continuations"
     centre = {"loo": "r − mean of the other members", "mean": "r − group mean", "none": "r"}[section.resolved_baseline]
     fade = f", times {section.gamma:g}^(turns left)" if section.rule == "discounted" else ""
+    if section.rule == "anchor":
+        same = "V of the next state − V of this" if section.anchor == "graph" else "return − mean return from this state"
+        fade = f", + {section.anchor_weight:g}·({same})"
     if section.scale == "none":
         return f"A = {centre}{fade}"
-    over = "group" if section.scale == "group" else "whole batch"
+    over = {"group": "group", "source": "source"}.get(section.scale, "whole batch")
     return f"A = ({centre}) / ({section.std} std of the {over} + {section.delta:g}){fade}"
 
 

@@ -23,6 +23,7 @@ from milepost.envs.find import find_env
 from milepost.formula import describe
 from milepost.health.verifier_audit import check_before
 from milepost.hosts import Hosts
+from milepost.levers import check_tasks
 from milepost.models import Policy, load_model, load_tokenizer
 from milepost.policy import made_policy
 from milepost.progress import say
@@ -46,7 +47,7 @@ from milepost.scripted import demonstrator
 from milepost.sections import ModelSection, NewPolicySection
 from milepost.stages.session import RunStopped, Session
 from milepost.store import Run, check_place
-from milepost.tasks import TaskOrder, TaskSet, load_tasks
+from milepost.tasks import TaskSet, load_tasks
 from milepost.tools import TERSE, Style
 from milepost.types import RecipeError, Task
 from milepost.world import World, check_rule
@@ -157,8 +158,7 @@ def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str], tokenizer:
         completion_ids(text, tokenizer, recipe.tasks)
 
     if "grpo" in stages and recipe.grpo.steps:
-        order = TaskOrder(tasks.train, recipe.tasks.order, recipe.seed, tasks.sources)
-        order.take(recipe.rollout.prompts_per_step)
+        check_tasks(recipe, tasks.train, tasks.sources)
     if "sft" in stages and recipe.sft.steps and spec:
         for named in (recipe.sft.demonstrations, *(lesson.demonstrations for lesson in recipe.sft.lessons)):
             if named:

@@ -86,6 +86,10 @@ class Learner:
         """Current log-probs of the batch's events, float64 [E], without gradient."""
         return self.executor.score(batch)
 
+    def read(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Current log-probs and entropies (nats, of the whole distribution) of the batch's events; float64 [E] each."""
+        return self.executor.read(batch)
+
     def update(
         self,
         batch: Batch | None,
@@ -225,6 +229,8 @@ def events_of(batch: Batch, index: np.ndarray, like: Tensor) -> Events:
         sampler_logprobs=tensor(batch.sampler_E),
         old_logprobs=None if batch.old_E is None else tensor(batch.old_E),
         ref_logprobs=None if batch.ref_E is None else tensor(batch.ref_E),
+        masked=None if batch.masked_E is None else torch.from_numpy(batch.masked_E[index]).to(like.device),
+        restrained=None if batch.restrained_E is None else torch.from_numpy(batch.restrained_E[index]).to(like.device),
     )
 
 

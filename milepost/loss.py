@@ -1,6 +1,6 @@
 """Log-probs at flat events become one scalar: ratio objectives, KL to a reference, sampler–learner correction.
 
-    loss = Σ_e weight_e · (−surrogate_e · correction_e + β · kl_e)
+    loss = Σ_e weight_e · (−mask_e · surrogate_e · correction_e + β · kl_e + β_cov · restrained_e · |log ρ_e|)
 
 `weight_e` already holds the denominator of the whole update batch (forest.aggregation_weights), so the losses of
 micro-batches add up. Everything here is a pure function of event vectors; the tree is unknown to it. The value of the
@@ -43,6 +43,10 @@ class Events:
     """[E] of the learner before the first update on these episodes; None on the only update: old = current."""
     ref_logprobs: Tensor | None = None
     """[E] of the reference policy; needed when β > 0."""
+    masked: Tensor | None = None
+    """bool [E]: chosen over the whole update batch to have no surrogate (`loss.top_entropy`)."""
+    restrained: Tensor | None = None
+    """bool [E]: chosen over the whole update batch to be held near the old policy (`loss.kl_cov_share`)."""
 
     def select(self, keep: Tensor) -> Events:
         """The events where `keep` (bool [E]) is True; episode numbers stay as they are."""
@@ -50,6 +54,7 @@ class Events:
         return Events(
             self.advantages[keep], self.weights[keep], self.episode[keep], self.num_episodes,
             pick(self.sampler_logprobs), pick(self.old_logprobs), pick(self.ref_logprobs),
+            pick(self.masked), pick(self.restrained),
         )  # fmt: skip
 
 
@@ -75,6 +80,11 @@ class EventStats:
     clipped_high: Tensor | None
     kl_k1: Tensor | None
     kl_k3: Tensor | None
+    masked_negative: Tensor | None = None
+    """bool: without a surrogate for one reason, for the other, for any."""
+    masked_entropy: Tensor | None = None
+    masked_any: Tensor | None = None
+    restrained: Tensor | None = None
 
 
 # ---- ratio objectives: f(logprobs, old, events, settings) → Surrogate; to be maximised -----------------------------
@@ -220,10 +230,54 @@ def correction_weights(old: Tensor, events: Events, correction: CorrectionSectio
     return weight.clamp(max=correction.cap)
 
 
+# ---- masks and penalties of single tokens ----------------------------------------------------------------------------
+
+
+def top_entropy(entropy: np.ndarray, among: np.ndarray, share: float) -> np.ndarray:
+    """bool [E]: the events whose entropy reaches the 1 − `share` quantile of those in `among` (2506.01939)."""
+    if not among.any():
+        return np.zeros(len(entropy), bool)
+    return among & (entropy >= np.quantile(entropy[among], 1 - share))
+
+
+def top_covariance(advantage: np.ndarray, logprobs: np.ndarray, among: np.ndarray, share: float) -> np.ndarray:
+    """bool [E]: the `share` of `among`, at least one, with the largest (A − mean A)(log π − mean log π): where rewarding
+    what is likely already costs most entropy (2505.22617). Equal ones go by position.
+    """
+    chosen, there = np.zeros(len(advantage), bool), np.flatnonzero(among)
+    if len(there):
+        a, logp = advantage[there], logprobs[there]
+        covariance = (a - a.mean()) * (logp - logp.mean())
+        most = np.argsort(-covariance, kind="stable")[: max(1, int(len(there) * share))]
+        chosen[there[most]] = True
+    return chosen
+
+
+def negative_sequences(logprobs: Tensor, old: Tensor, events: Events, delta: float) -> Tensor:
+    """bool [E], detached: A < 0 in an episode whose mean log(μ/π) exceeds δ (DeepSeek-V3.2, 2512.02556).
+
+    μ is the policy that sampled, so that staleness and a mismatch of engines both count; π_old stands in without it.
+    """
+    behind = old if events.sampler_logprobs is None else events.sampler_logprobs
+    return (events.advantages < 0) & (episode_mean(behind - logprobs.detach(), events) > delta)
+
+
+def token_masks(logprobs: Tensor, old: Tensor, events: Events, loss: LossSection) -> dict[str, Tensor]:
+    """The events that have no surrogate, by reason: bool [E] each, under the names of `EventStats`."""
+    found = {}
+    if loss.negative_mask:
+        found["masked_negative"] = negative_sequences(logprobs, old, events, loss.negative_mask)
+    if events.masked is not None:
+        found["masked_entropy"] = events.masked
+    if found:
+        found["masked_any"] = torch.stack(list(found.values())).any(0)
+    return found
+
+
 def needs_episodes(loss: LossSection, correction: CorrectionSection, *, correct: bool) -> bool:
     """Whether an episode's events have to be in one micro-batch: some ratio is of the whole episode."""
     masks = correct and correction.kind == "geometric_mask" and loss.objective not in UNCORRECTED
-    return loss.objective in SEQUENCE_LEVEL or masks
+    return loss.objective in SEQUENCE_LEVEL or masks or loss.negative_mask > 0
 
 
 # ---- the loss --------------------------------------------------------------------------------------------------------
@@ -257,14 +311,21 @@ def policy_loss(
     if correct and correction.kind != "none" and loss.objective not in UNCORRECTED:
         weight = correction_weights(old, events, correction).to(per_event.dtype)
         per_event = per_event * weight
+    masks = token_masks(logprobs, old, events, loss)
+    if masks:
+        per_event = torch.where(masks["masked_any"], 0.0, per_event)
+    if events.restrained is not None:
+        per_event = per_event + loss.kl_cov_beta * torch.where(events.restrained, (logprobs - old).abs(), 0.0)
     if beta and kl.place == "loss":
         if events.ref_logprobs is None:
             raise ValueError("beta > 0 needs the reference's log-probs")
         per_event = per_event + beta * kl_terms(logprobs, events.ref_logprobs, old, kl.estimator)
-    return (events.weights * per_event).sum(), _stats(logprobs.detach(), old, events, surrogate, weight)
+    return (events.weights * per_event).sum(), _stats(logprobs.detach(), old, events, surrogate, weight, masks)
 
 
-def _stats(logprobs: Tensor, old: Tensor, events: Events, surrogate: Surrogate, weight: Tensor | None) -> EventStats:
+def _stats(
+    logprobs: Tensor, old: Tensor, events: Events, surrogate: Surrogate, weight: Tensor | None, masks: dict[str, Tensor]
+) -> EventStats:  # fmt: skip
     sampler, ref = events.sampler_logprobs, events.ref_logprobs
     return EventStats(
         log_ratio=logprobs - old,
@@ -274,6 +335,8 @@ def _stats(logprobs: Tensor, old: Tensor, events: Events, surrogate: Surrogate, 
         clipped_high=surrogate.clipped_high,
         kl_k1=None if ref is None else kl_terms(logprobs, ref, old, "k1"),
         kl_k3=None if ref is None else kl_terms(logprobs, ref, old, "k3"),
+        restrained=events.restrained,
+        **masks,
     )
 
 
@@ -306,6 +369,9 @@ def summarize(stats: Sequence[EventStats]) -> dict[str, float]:
     for name in ("kl_k1", "kl_k3"):
         if len(column[name]):
             result[name.replace("_", "/")] = column[name].mean()
+    for name in ("masked_negative", "masked_entropy", "masked_any", "restrained"):
+        if len(column[name]):
+            result[f"tokens/{name}"] = column[name].mean()
     return {name: float(value) for name, value in result.items()}
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from milepost.lever_sections import LeversSection, check_levers
 from milepost.reward_sections import RewardSection
 from milepost.sections import (
     CorrectionSection,
@@ -61,6 +62,7 @@ class Recipe(Section):
     correction: CorrectionSection = Field(default_factory=CorrectionSection)
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
     update: UpdateSection = Field(default_factory=UpdateSection)
+    levers: LeversSection = Field(default_factory=LeversSection)
     sft: SftSection = Field(default_factory=SftSection)
     grpo: GrpoSection = Field(default_factory=GrpoSection)
     eval: EvalSection = Field(default_factory=EvalSection)
@@ -81,6 +83,7 @@ class Recipe(Section):
                 'ratio is to the sampler already; remove it, or set loss.objective = "clip"'
             )
         _check_credit_of_reward(self)
+        check_levers(self)
         if self.env.name and self.reward.functions:
             raise ValueError(
                 f'reward.functions does nothing while env.name = "{self.env.name}", whose own goal judges; remove it, and '

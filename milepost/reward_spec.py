@@ -26,6 +26,7 @@ import numpy as np
 
 from milepost.env import EnvSpec, Milestone, State
 from milepost.length_terms import LengthController, LengthTerm, length_bounds, length_part, length_term
+from milepost.lever_sections import largest_group
 from milepost.recipe import Recipe
 from milepost.reward_sections import TurnScorerSection
 from milepost.scripted import episode_of, play_script, problems
@@ -170,7 +171,7 @@ def make_reward(recipe: Recipe, env_spec: EnvSpec) -> RewardSpec:
         gamma=recipe.credit.gamma,
         max_turns=limits.max_turns,
         max_tokens=limits.max_episode_tokens or limits.max_turns * recipe.rollout.max_new_tokens,
-        group_size=recipe.rollout.group_size,
+        group_size=largest_group(recipe),
         combine=section.combine,
         truncated=recipe.rollout.truncated,
     )

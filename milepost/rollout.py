@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from milepost.engines.base import Sampler, SampleRequest, SamplingSettings
+from milepost.levers import Levers
 from milepost.sections import RolloutSection
-from milepost.tasks import TaskOrder
 from milepost.types import Episode, EpisodeId, Group, Message, Sampled, StopKind, StopReason, Task, Turn
 
 
@@ -49,26 +50,32 @@ def play(
     *,
     phase: str,
     step: int,
-    num_samples: int,
+    num_samples: int | Sequence[int],
     max_new_tokens: int,
     settings: SamplingSettings,
 ) -> list[Group]:
     """`num_samples` episodes of each task, in task order. Every draw is keyed by its episode's id."""
     requests: list[SampleRequest] = []
+    sizes = sizes_of(num_samples, tasks)
     prompts = [codec.encode(task) for task in tasks]
-    for task, ids in zip(tasks, prompts):
-        for member in range(num_samples):
+    for task, ids, size in zip(tasks, prompts, sizes):
+        for member in range(size):
             requests.append(SampleRequest(EpisodeId(phase, step, task.key, member), 0, ids, max_new_tokens))
     began = time.perf_counter()
     sampled = sampler.sample(requests, settings)
     seconds = (time.perf_counter() - began) / max(1, len(requests))
     groups = []
-    for t, task in enumerate(tasks):
+    pairs = iter(zip(requests, sampled, strict=True))
+    for task, size in zip(tasks, sizes):
         name = f"{phase}/{step}/{task.key}"
-        mine = range(t * num_samples, (t + 1) * num_samples)
-        episodes = tuple(_episode(requests[i], sampled[i], name, codec, seconds) for i in mine)
+        episodes = tuple(_episode(*pair, name, codec, seconds) for pair in islice(pairs, size))
         groups.append(Group(name, task, episodes))
     return groups
+
+
+def sizes_of(num_samples: int | Sequence[int], tasks: Sequence[Task]) -> list[int]:
+    """Episodes of each task: one number for all, or a number each."""
+    return [num_samples] * len(tasks) if isinstance(num_samples, int) else list(num_samples)
 
 
 def _episode(request: SampleRequest, sampled: Sampled, group_id: str, codec: Codec, seconds: float) -> Episode:
@@ -83,19 +90,28 @@ def _episode(request: SampleRequest, sampled: Sampled, group_id: str, codec: Cod
 
 
 Roll = Callable[..., list[Group]]
-"""roll(tasks, *, phase, step, num_samples, settings) → groups: single answers, or episodes in an environment."""
+"""roll(tasks, *, phase, step, num_samples, settings, max_turns) → groups: single answers, or episodes in an environment."""
 
 
 class Rollouts:
     """The stream of training groups: step k's tasks, played G times each by the sampler's current weights."""
 
-    def __init__(self, order: TaskOrder, roll: Roll, section: RolloutSection) -> None:
-        self.order, self.roll, self.section = order, roll, section
+    def __init__(self, levers: Levers, sources: Mapping[str, float] | None, roll: Roll, section: RolloutSection) -> None:
+        self.order, self.levers, self.roll, self.section = levers.order(sources), levers, roll, section
 
     def take(self, step: int) -> list[Group]:
-        tasks = self.order.take(self.section.prompts_per_step)
+        """The step's groups."""
+        return self._play(step, self.order.take(self.section.prompts_per_step))
+
+    def more(self, step: int, num: int, groups: Sequence[Group]) -> list[Group]:
+        """Groups of `num` further tasks, none of them among the step's `groups`; fewer where there are no more."""
+        return self._play(step, self.order.take(num, beside=[group.task for group in groups]))
+
+    def _play(self, step: int, tasks: Sequence[Task]) -> list[Group]:
         settings = SamplingSettings(temperature=self.section.temperature)
-        return self.roll(tasks, phase="train", step=step, num_samples=self.section.group_size, settings=settings)
+        horizon = {"max_turns": self.levers.max_turns} if self.levers.max_turns else {}
+        sizes = self.levers.sizes(step, tasks)
+        return self.roll(tasks, phase="train", step=step, num_samples=sizes, settings=settings, **horizon) if tasks else []
 
     def state(self) -> dict[str, Any]:
         return self.order.state()

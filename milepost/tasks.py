@@ -414,10 +414,22 @@ class TaskOrder:
         self._num_tasks = len(tasks)
         self._identity = digest([[task.key for task in tasks], order, seed, self._shares])
 
-    def take(self, n: int) -> list[Task]:
-        """The next n tasks, all different; runs on into the next epoch. Raises DataError if there are not n (case J8)."""
-        self._refuse(n)
-        used: dict[str, set[int]] = {name: set() for name in self._lanes}
+    def __len__(self) -> int:
+        return self._num_tasks
+
+    def take(self, n: int, beside: Sequence[Task] = ()) -> list[Task]:
+        """The next n tasks, all different; runs on into the next epoch. Raises DataError if there are not n (case J8).
+
+        With `beside`, tasks of the same step that were taken before: as many others as there still are, up to n.
+        """
+        held = {task.key for task in beside}
+        n = min(n, self._num_tasks - len(held)) if held else n
+        if not held:
+            self._refuse(n)
+        used: dict[str, set[int]] = {
+            name: {i for i, task in enumerate(lane.tasks) if task.key in held} if held else set()
+            for name, lane in self._lanes.items()
+        }
         taken: list[Task] = []
         total = sum(lane.num_drawn for lane in self._lanes.values())
         for number in range(total + 1, total + n + 1):

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from operator import is_
 from typing import Any
 
@@ -25,7 +26,7 @@ from milepost.env import Action, EnvSpec, Observation, Script, State, fingerprin
 from milepost.history import History
 from milepost.host_main import Garbage
 from milepost.hosts import Fault, Host, Hosts
-from milepost.rollout import Codec
+from milepost.rollout import Codec, sizes_of
 from milepost.scripted import play_script
 from milepost.sections import EnvSection
 from milepost.tools import Style, parse, split_thought, usage
@@ -106,20 +107,23 @@ def check_rule(limits: EnvSection, spec: EnvSpec) -> None:
 
 
 def play_world(
-    tasks: Sequence[Task], sampler: Sampler, codec: Codec, world: World, *, phase: str, step: int, num_samples: int,
-    max_new_tokens: int, settings: SamplingSettings,
+    tasks: Sequence[Task], sampler: Sampler, codec: Codec, world: World, *, phase: str, step: int,
+    num_samples: int | Sequence[int], max_new_tokens: int, settings: SamplingSettings,
 ) -> list[Group]:  # fmt: skip
     """`num_samples` episodes of each task, in task order; `max_new_tokens` per turn. Raises HostsDown."""
 
     episodes: list[Episode] = []
+    sizes = sizes_of(num_samples, tasks)
 
     async def everything() -> None:  # what it returned, asyncio.run would spell out to the last token
         pump = _Pump(sampler, settings, wait=not world.limits.isolated)
         seats = asyncio.Semaphore(world.limits.max_concurrent)
-        names = [EpisodeId(phase, step, task.key, member) for task in tasks for member in range(num_samples)]
         played = [
-            asyncio.ensure_future(_play(task, name, world, codec, pump, seats, max_new_tokens))
-            for name, task in zip(names, (t for t in tasks for _ in range(num_samples)))
+            asyncio.ensure_future(
+                _play(task, EpisodeId(phase, step, task.key, member), world, codec, pump, seats, max_new_tokens)
+            )
+            for task, size in zip(tasks, sizes)
+            for member in range(size)
         ]
         try:
             await pump.run(played)
@@ -132,8 +136,9 @@ def play_world(
 
     asyncio.run(everything())
     groups = []
-    for t, task in enumerate(tasks):
-        mine = tuple(episodes[t * num_samples : (t + 1) * num_samples])
+    rest = iter(episodes)
+    for task, size in zip(tasks, sizes):
+        mine = tuple(islice(rest, size))
         groups.append(Group(mine[0].group_id, task, _same_start(mine)))
     return groups
 
@@ -339,7 +344,9 @@ class _Play:
                 return _fault(seen), seen
             self.state, observation = _shared(before, seen.state), seen.observation
             self._count(action, observation)
+            malformed = sum(call.error is not None for call in action.calls)
             self._add(turn, {"state": self.state, "num_invalid": observation.num_invalid, "num_calls": len(action.calls),
+                             **({"num_malformed": malformed} if malformed else {}),
                              "messages": [dict(m) for m in observation.messages],
                              "env_seconds": seen.seconds}, asked)  # fmt: skip
             try:

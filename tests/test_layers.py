@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "milepost"
 # A module may import from layers above its own, and within its layer from modules named before it.
 LAYERS = [
     ["types", "folders"],
-    ["env", "tools", "unsafe_rewards", "sections", "reward_sections", "recipe",
+    ["env", "tools", "unsafe_rewards", "sections", "reward_sections", "lever_sections", "recipe",
      "length_terms", "streams", "families", "sources", "shape", "scripted",
      "tasks", "demonstrations", "worker_main", "scorers", "workers",
      "sandbox.plain", "sandbox.walls", "sandbox.filter", "sandbox.child",
@@ -35,7 +35,7 @@ LAYERS = [
      "health.order_played", "health.order"],
     ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "pieces",
      "executors",
-     "rollout", "history", "host_main", "host_slots", "hosts", "world", "learner", "cost", "meter"],
+     "levers", "rollout", "history", "host_main", "host_slots", "hosts", "world", "learner", "cost", "meter"],
     ["evaluate", "pairs"],
     ["stages.session", "stages.sft", "stages.grpo", "stages.pipeline", "health.preflight",
      "health.attacks", "health.audit_report", "health.verifier_audit",
@@ -50,7 +50,7 @@ LAYERS = [
 ORDER = {name: (depth, place) for depth, names in enumerate(LAYERS) for place, name in enumerate(names)}
 TORCH_FREE = [
     "types", "env", "tools", "unsafe_rewards", "length_terms", "reward_spec", "scripted", "history", "world", "hosts",
-    "recipe", "streams", "tasks", "demonstrations", "reward", "advantages", "credit", "batch_signal",
+    "recipe", "levers", "streams", "tasks", "demonstrations", "reward", "advantages", "credit", "batch_signal",
     "forest", "formula", "store", "evaluate",
     "explain", "cost", "pairs",
     "health.canary", "health.order", "health.verifier_audit", "health.preflight", "health.env_check", "profile", "tune",

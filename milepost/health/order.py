@@ -24,6 +24,7 @@ from milepost.env import EnvSpec
 from milepost.envs.find import find_env
 from milepost.health.order_played import Earned, play_known, played_counter_examples, shown
 from milepost.length_terms import length_bounds, length_term
+from milepost.lever_sections import largest_group
 from milepost.recipe import Recipe
 from milepost.reward_checks import BUILT_IN, check_section, label_of
 from milepost.reward_combine import Combination, combination, tenths
@@ -207,7 +208,7 @@ def _extremes_of_functions(
     paid = 0.0 if main in mixed.gates else most  # behind a closed gate, a failure is paid for nothing
     low, high, low_failure = (0.0, 0.0, 0.0)
     if term:
-        low, high, low_failure = length_bounds(term, worth, recipe.rollout.group_size, recipe.rollout.max_new_tokens)
+        low, high, low_failure = length_bounds(term, worth, largest_group(recipe), recipe.rollout.max_new_tokens)
     soft = 1.0 if recipe.rollout.truncated == "soft" else 0.0
     named = ", ".join(f"{label} ({weight:.3g})" for label, weight in weights.items() if label != main and weight)
     return Extremes(
@@ -241,7 +242,7 @@ def _advantages(rewards: Sequence[float], recipe: Recipe) -> list[float]:
 def _scale(extremes: Extremes, recipe: Recipe) -> Entries:
     """A std per group makes the smallest difference between failures as strong as success."""
     low, high = extremes.failure
-    credit, size = recipe.credit, recipe.rollout.group_size
+    credit, size = recipe.credit, largest_group(recipe)
     if credit.scale != "group":
         return
     if high - low <= SLACK:
@@ -273,7 +274,7 @@ def _discounted(extremes: Extremes, recipe: Recipe, max_turns: int, factor: floa
     """γ^(T−t)·A in the worst groups there can be: linear in the others' rewards, so that extremes suffice."""
     success, failure = extremes.success[0], extremes.failure[1]
     what = f"credit.gamma = {recipe.credit.gamma:g} over {max_turns} turns leaves {factor:.3g} of an advantage at the first"
-    for size in range(2, recipe.rollout.group_size + 1):
+    for size in range(2, largest_group(recipe) + 1):
         for others in (extremes.failure[0], extremes.success[1]):
             ours, theirs, *_ = _advantages([success, failure] + [others] * (size - 2), recipe)
             ours, theirs = ours * (factor if ours > 0 else 1.0), theirs * (1.0 if theirs > 0 else factor)
@@ -309,7 +310,7 @@ def _parts(
     if weights is None:
         return
     credit, margin, worst = recipe.credit, math.inf, (0.0, 0.0, 0)
-    for size in range(2, recipe.rollout.group_size + 1):
+    for size in range(2, largest_group(recipe) + 1):
         columns = [
             _half(size) if name == main else _worst_column(values[name], weight, size) for name, weight in weights.items()
         ]

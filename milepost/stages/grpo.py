@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from milepost.batch_signal import reward_metrics
 from milepost.checkpoint import path_of
 from milepost.credit import assign
 from milepost.evaluate import EvalReport
+from milepost.forest import Batch
 from milepost.health.canary import Finding, first_update, one_policy
 from milepost.learner import Learner, UpdateReport, deal, default_lr
+from milepost.levers import Levers, Replayed, all_fail, assign_counted, counted, joined, refill, repeats, replayed
 from milepost.models import save_policy
 from milepost.profile import mark_step
 from milepost.progress import Progress, say
@@ -32,9 +35,9 @@ from milepost.stages.session import (
     peak_memory_gb,
     probe_weights,
     scoring_batch,
+    with_chosen,
 )  # fmt: skip
-from milepost.tasks import TaskOrder
-from milepost.types import VERDICTS, Credit, Group, Reward, StopKind
+from milepost.types import VERDICTS, Credit, EpisodeId, Group, Reward, StopKind
 
 
 def run_grpo(
@@ -52,11 +55,12 @@ def run_grpo(
             groups = loop.rollouts.take(step)
         with session.timed("score"):
             rewards, judging = loop.score(groups)
+        groups, rewards, spent = loop.refill(step, groups, rewards, judging)
         with session.timed("update"):
             credits, reports = loop.update(step, groups, rewards)
         session.sampler.load(loop.learner.num_steps)
         metrics, findings = loop.measure(step, groups, rewards, credits, reports)
-        metrics |= judging
+        metrics |= spent
         session.run.commit_step(step, stage, groups, rewards, credits, metrics)
         session.find(findings, stage, step)  # may stop the run, whose last step can then be looked at
         loop.after(step, last=step == session.recipe.grpo.steps or loop.cpu_seconds >= cpu_seconds)
@@ -91,8 +95,8 @@ class Loop:
         lr = recipe.optimizer.lr or default_lr(session.policy.num_parameters, "grpo")
         updates = recipe.grpo.steps * recipe.update.num_iterations * recipe.update.minibatches
         self.learner = Learner(session.policy, recipe.optimizer, recipe.update, lr=lr, total_steps=updates)
-        order = TaskOrder(session.tasks.train, recipe.tasks.order, recipe.seed, session.tasks.sources)
-        self.rollouts = Rollouts(order, session.roll, recipe.rollout)
+        self.levers, self.num_replayed = Levers(recipe, session.tasks.train), 0
+        self.rollouts = Rollouts(self.levers, session.tasks.sources, session.roll, recipe.rollout)
         self.reference: Reference | None = None
         if resume:
             self.restore(resume)
@@ -123,6 +127,7 @@ class Loop:
         state = self.session.load(checkpoint, self.learner)
         self.step = state["step"]
         self.rollouts.load_state(state["tasks"])
+        self.levers.load_state(state["levers"])
         self.best, self.cpu_seconds = Best(*state["best"]), state["cpu_seconds"]
         self.panel = Panel.from_state(state["panel"], self.learner)
         self.session.grader.load_state(state.get("grader", {}))
@@ -149,6 +154,28 @@ class Loop:
         rewards = grader.score(groups)
         return rewards, {name: used - before.get(name, 0.0) for name, used in grader.spent().items()}
 
+    def refill(
+        self, step: int, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]], judging: dict[str, float]
+    ) -> tuple[list[Group], list[list[Reward]], dict[str, float]]:
+        """Dynamic sampling: groups without signal make room for new ones, as often as `levers.refills` allows.
+
+        Also what sampling and judging cost, replaced groups included.
+        """
+        spent = Counter[str](judging)
+        self.levers.observe(groups, rewards)
+
+        def more(num: int, seen: Sequence[Group]) -> tuple[list[Group], list[list[Reward]]]:
+            with self.session.timed("sample"):
+                new = self.rollouts.more(step, num, seen)
+            with self.session.timed("score"):
+                judged, cost = self.score(new)
+            spent.update(cost)
+            self.levers.observe(new, judged)
+            return new, judged
+
+        filled = refill(groups, rewards, self.recipe.levers.refills, self.levers.alive, more)
+        return filled.groups, filled.rewards, {**filled.metrics, **spent}
+
     def update(
         self, step: int, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]
     ) -> tuple[list[list[Credit]], list[UpdateReport]]:
@@ -159,13 +186,16 @@ class Loop:
         if self.random_reward:
             rewards = [[_coin(recipe.seed, e.id, r) for e, r in zip(g.episodes, rs)] for g, rs in zip(groups, rewards)]
         penalty = self.kl_penalty(groups, beta) if beta and recipe.kl.place == "reward" else None
-        credits = assign(groups, rewards, recipe.credit, recipe.rollout, penalty, **details)
+        tell = partial(assign, section=recipe.credit, rollout=recipe.rollout, kl_penalty=penalty, **details)
+        credits = assign_counted(groups, rewards, recipe.levers, tell)
+        old = self.replays(groups, rewards)
+        trained, told = joined(groups, credits, old)
+        often = repeats(groups, rewards, recipe.levers)
         in_loss = beta > 0 and recipe.kl.place == "loss"
         parts = deal([g.id for g in groups], recipe.update.minibatches)
-        batches = [group_batch(groups, credits, recipe, set(part), keep_constant=in_loss) for part in parts]
+        batches = [group_batch(trained, told, recipe, set(part), keep_constant=in_loss, repeats=often) for part in parts]
         several = len(batches) * recipe.update.num_iterations > 1
-        # Old log-probs are frozen before the first of several updates; with a single one they are the current ones.
-        batches = [b and b.with_logprobs(old=self.learner.score(b) if several else None) for b in batches]
+        batches = [b and self.prepared(b, several, {one.episode.id for one in old}) for b in batches]
         if in_loss and self.reference:
             batches = [b and b.with_logprobs(ref=self.reference.score(b)) for b in batches]
         reports = [
@@ -175,6 +205,43 @@ class Loop:
             for b in batches
         ]  # fmt: skip
         return credits, reports
+
+    def replays(self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]) -> list[Replayed]:
+        """Stored successes that join the groups in which all fail."""
+        recipe, credit, found = self.recipe, self.recipe.credit, []
+        baseline = "none" if credit.resolved_baseline == "none" else "loo"
+        tell = partial(assign, section=credit.model_copy(update={"baseline": baseline}), rollout=recipe.rollout)
+        for group, row in zip(groups, rewards):
+            known = self.levers.success_of(group.task.key)
+            if known is None or not all_fail(row):
+                continue
+            at, name = known
+            episode, reward = next((s.episode, s.reward) for s in self.session.run.episodes(self.stage, at)
+                                   if s.episode.id == name)  # fmt: skip
+            assert reward is not None, "it was stored as a success"
+            reward = _coin(recipe.seed, name, reward) if self.random_reward else reward
+            joins = replayed(*counted(group, row, recipe.levers), episode, reward, tell)
+            found += [joins] if joins else []
+        self.num_replayed = len(found)
+        return found
+
+    def prepared(self, batch: Batch, several: bool, old: set[EpisodeId]) -> Batch:
+        """Old log-probs, frozen before the first of several updates, and the tokens that the levers of [loss] choose.
+
+        With a single update old log-probs are the current ones. Episodes in `old` have those of the policy that sampled
+        them, whatever has become of it since.
+        """
+        loss, entropy = self.recipe.loss, None
+        stale = np.isin(batch.episode_E, [i for i, name in enumerate(batch.episodes) if name in old])
+        if loss.top_entropy < 1:
+            logprobs, entropy = self.learner.read(batch)
+        elif several or stale.any():
+            logprobs = self.learner.score(batch)
+        else:
+            return batch
+        if several or stale.any():
+            batch = batch.with_logprobs(old=np.where(stale, batch.sampler_E, logprobs))
+        return with_chosen(batch, logprobs, entropy, loss)
 
     def kl_penalty(self, groups: Sequence[Group], beta: float) -> dict:
         """β·Σ_t (log π − log π_ref) per episode: k1 in the reward, detached."""
@@ -190,6 +257,7 @@ class Loop:
         """All metrics of the step, and what its canaries found."""
         session, recipe = self.session, self.recipe
         findings, metrics = no_signal_findings(groups, rewards, credits, recipe)
+        findings = [f for f in findings if f.name != "no_signal" or not self.num_replayed]
         metrics |= reward_metrics(groups, rewards) | episode_metrics(groups, rewards) | update_metrics(reports)
         first = next((r for r in reports if r.stepped), None)
         if first:
@@ -205,6 +273,8 @@ class Loop:
             metrics["length/weight"] = weight  # with which this step was judged
         if changed := session.grader.observe(groups):
             findings.append(Finding("info", "reward", changed))
+        metrics |= self.levers.metrics(groups, rewards, self.num_replayed)
+        findings += [Finding("info", "levers", text) for text in self.levers.end_step(step, groups, rewards)]
         metrics |= self.take_cpu() | session.take_clock() | {"peak_memory_gb": peak_memory_gb(), "kl/beta": self.beta(step)}
         return metrics, findings
 
@@ -235,6 +305,7 @@ class Loop:
         """A checkpoint of the state after `step` steps; the best one is kept beside the latest."""
         state = {
             "tasks": self.rollouts.state(),
+            "levers": self.levers.state(),
             "best": [self.best.step, self.best.success],
             "panel": self.panel.state(),
             "cpu_seconds": self.cpu_seconds,

@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,14 @@ from milepost.executors import Executor
 from milepost.forest import Batch, build_batch
 from milepost.health.canary import Finding, drift, weights_arrived
 from milepost.learner import Learner
+from milepost.loss import top_covariance, top_entropy
 from milepost.models import Policy, load_model, save_policy
 from milepost.progress import say
 from milepost.recipe import Recipe
 from milepost.reward import Grader
 from milepost.reward_spec import EnvGrader
 from milepost.rollout import Codec, play
-from milepost.sections import ModelSection
+from milepost.sections import LossSection, ModelSection
 from milepost.store import Run
 from milepost.tasks import TaskSet
 from milepost.types import (
@@ -77,19 +78,25 @@ class Session:
         return self.roll(tasks, phase=phase, step=step, num_samples=1 if greedy else num_samples, settings=settings)
 
     def roll(
-        self, tasks: Sequence[Task], *, phase: str, step: int, num_samples: int, settings: SamplingSettings
-    ) -> list[Group]:
-        """Episodes of each task by the sampler's current weights: single answers, or many turns in the run's world."""
-        budget = self.recipe.rollout.max_new_tokens
-        if self.world is not None:
-            return play_world(tasks, self.sampler, self.codec, self.world, phase=phase, step=step, num_samples=num_samples,
+        self, tasks: Sequence[Task], *, phase: str, step: int, num_samples: int | Sequence[int],
+        settings: SamplingSettings, max_turns: int = 0,
+    ) -> list[Group]:  # fmt: skip
+        """Episodes of each task by the sampler's current weights: single answers, or many turns in the run's world.
+
+        `num_samples` is one number for all tasks, or one each; `max_turns` other than 0 replaces env.max_turns.
+        """
+        budget, world = self.recipe.rollout.max_new_tokens, self.world
+        if world is not None:
+            if max_turns:
+                world = replace(world, limits=world.limits.model_copy(update={"max_turns": max_turns}))
+            return play_world(tasks, self.sampler, self.codec, world, phase=phase, step=step, num_samples=num_samples,
                               max_new_tokens=budget, settings=settings)  # fmt: skip
         return play(tasks, self.sampler, self.codec, phase=phase, step=step, num_samples=num_samples,
                     max_new_tokens=budget, settings=settings)  # fmt: skip
 
     def per_turn(self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]) -> dict[str, Any]:
         """What credit needs to know of an environment's reward besides the total."""
-        by_turn = isinstance(self.grader, EnvGrader) and self.recipe.credit.rule == "turn"
+        by_turn = isinstance(self.grader, EnvGrader) and self.recipe.credit.by_turn
         turn_rewards = self.grader.turn_rewards(groups, rewards) if by_turn else None  # type: ignore[union-attr]
         return {"part_weights": self.grader.part_weights, "turn_rewards": turn_rewards}
 
@@ -180,13 +187,28 @@ def load_weights(policy: Policy, folder: Path) -> None:
 
 
 def group_batch(groups: Sequence[Group], credits: Sequence[Sequence[Credit]], recipe: Recipe, only: set[str] | None = None,
-                *, keep_constant: bool) -> Batch | None:  # fmt: skip
-    """The update batch of whole groups (those in `only`)."""
+                *, keep_constant: bool, repeats: Mapping[EpisodeId, int] | None = None) -> Batch | None:  # fmt: skip
+    """The update batch of whole groups (those in `only`); `repeats` says which episodes count more than once."""
     rows = [(e, c) for g, cs in zip(groups, credits) if only is None or g.id in only for e, c in zip(g.episodes, cs)]
     return build_batch(
         [e for e, _ in rows], [c for _, c in rows], aggregate=recipe.loss.aggregate,
         constant=recipe.loss.constant or recipe.rollout.max_new_tokens, drop_constant_groups=not keep_constant,
+        repeats=repeats,
     )  # fmt: skip
+
+
+def with_chosen(batch: Batch, logprobs: np.ndarray, entropy: np.ndarray | None, loss: LossSection) -> Batch:
+    """The batch with the tokens that the levers of [loss] choose over all of it, and so alike in every split.
+
+    They choose among the tokens that have an advantage: those of constant groups are in some batches and not in others.
+    """
+    among = batch.advantage_E != 0
+    if entropy is not None:
+        batch = replace(batch, masked_E=among & ~top_entropy(entropy, among, loss.top_entropy))
+    if loss.kl_cov_share:
+        chosen = top_covariance(batch.advantage_E, logprobs, among, loss.kl_cov_share)
+        batch = replace(batch, restrained_E=chosen)
+    return batch
 
 
 def scoring_batch(episodes: Sequence[Episode]) -> Batch | None:
