@@ -109,7 +109,7 @@ def _common_prefix(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def aggregation_weights(
-    lengths: Sequence[float], groups: Sequence[str], aggregate: str, constant: int = 0, times: Sequence[int] | None = None
+    lengths: Sequence[int], groups: Sequence[str], aggregate: str, constant: int = 0, times: Sequence[int] | None = None
 ) -> np.ndarray:  # fmt: skip
     """The weight of each token of episode i, over the whole update batch; float64 [number of episodes].
 
@@ -153,7 +153,10 @@ def build_batch(
     nothing = [str(e.id) for e, _ in trained if not e.num_sampled]
     if nothing:
         raise ValueError(f"episode {nothing[0]} is to be trained, but the policy sampled no token of it")
-    per_token = _weights(trained, aggregate, constant, repeats or {})
+    per_token = aggregation_weights(
+        [e.num_sampled for e, _ in trained], [e.group_id for e, _ in trained], aggregate, constant,
+        [repeats.get(e.id, 1) for e, _ in trained] if repeats else None,
+    )  # fmt: skip
     kept = [(e, c, w) for (e, c), w in zip(trained, per_token) if not (drop_constant_groups and c.constant_group)]
     if not kept:
         return None
@@ -177,39 +180,18 @@ def build_batch(
             )
             columns["turn"].append(np.concatenate([np.full(len(t.sampled.ids), k) for k, t in turns]))
             columns["episode"].append(np.full(n, index))
-            share = 1.0 if credit.weights is None else credit.weights[first : first + n]
-            columns["weight"].append(np.full(n, weight) * share)
+            columns["weight"].append(np.full(n, weight))
             columns["advantage"].append(np.asarray(credit.advantages, np.float64)[first : first + n])
             sequences.append(segment)
             first += n
     forest, paths = grow(sequences)
     column: dict[str, np.ndarray] = {name: np.concatenate(parts).astype(_COLUMNS[name]) for name, parts in columns.items()}
     node = np.concatenate([paths[s][at] for s, at in enumerate(predicted_at)])
-    if any(c.weights is not None for _, c, _ in kept):  # what a trunk is trained on is no event of those that continue it
-        heavy = column["weight"] != 0
-        column, node = {name: values[heavy] for name, values in column.items()}, node[heavy]
     return Batch(
         forest, paths, column["segment"], node, column["token"], column["episode"], column["turn"], column["advantage"],
         column["weight"], column["temperature"], column["sampler"],
         tuple(e.id for e, _, _ in kept), tuple(e.group_id for e, _, _ in kept),
     )  # fmt: skip
-
-
-def _weights(
-    trained: Sequence[tuple[Episode, Credit]], aggregate: str, constant: int, repeats: Mapping[EpisodeId, int]
-) -> list[float]:
-    """What a token of each episode weighs. An episode and those that continue it are one: their tokens, each as much as it
-    weighs, are its length."""
-    sizes: dict[EpisodeId, float] = {}
-    groups: dict[EpisodeId, str] = {}
-    whole = [e.branch_of[0] if e.branch_of else e.id for e, _ in trained]
-    for name, (episode, credit) in zip(whole, trained):
-        own = episode.num_sampled if credit.weights is None else float(credit.weights.sum())
-        sizes[name], groups[name] = sizes.get(name, 0.0) + own, episode.group_id
-    times = [repeats.get(name, 1) for name in sizes] if repeats else None
-    weights = aggregation_weights(list(sizes.values()), list(groups.values()), aggregate, constant, times)
-    of = dict(zip(sizes, weights))
-    return [float(of[name]) for name in whole]
 
 
 _COLUMNS: dict[str, type] = {"segment": np.int64, "token": np.int64, "episode": np.int64, "turn": np.int64,

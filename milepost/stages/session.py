@@ -96,7 +96,7 @@ class Session:
 
     def per_turn(self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]) -> dict[str, Any]:
         """What credit needs to know of an environment's reward besides the total."""
-        by_turn = isinstance(self.grader, EnvGrader) and self.recipe.credit.by_turn
+        by_turn = isinstance(self.grader, EnvGrader) and self.recipe.credit.rule == "turn"
         turn_rewards = self.grader.turn_rewards(groups, rewards) if by_turn else None  # type: ignore[union-attr]
         return {"part_weights": self.grader.part_weights, "turn_rewards": turn_rewards}
 
