@@ -85,7 +85,7 @@ def _reads(format: Format, tools: Sequence[Tool], calls: Sequence[Call], write: 
 
 def _examples(tools: Sequence[Tool]) -> list[Call]:
     """Each tool called with all it takes and with no more than it needs, with values that are not easily written."""
-    values = {int: -7, float: 0.5, str: 'a "b"\n{é}', bool: True}
+    values = {int: -7, float: 0.5, str: 'a "b"\n{é}', bool: True, list: ['"', -7], dict: {"k": 0.5}}
     return [Call(tool.name, {key: values[kind] for key, (kind, needed) in tool.parameters.items() if needed or full})
             for tool in tools for full in (True, False)]  # fmt: skip
 

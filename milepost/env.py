@@ -91,7 +91,8 @@ class Snapshots(Protocol):
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool as the policy sees it. `parameters`: name → (type, required); types are str, int, float, bool."""
+    """One tool as the policy sees it. `parameters`: name → (type, required); types are str, int, float, bool,
+    and list and dict of plain values."""
 
     name: str
     parameters: Mapping[str, tuple[type, bool]]
@@ -168,6 +169,8 @@ class EnvSpec:
     goal: Goal
     tools: tuple[Tool, ...] = ()
     """Empty: actions are plain text."""
+    lists_tools: bool = False
+    """Its own messages list the tools that the task at hand permits, so that nobody else lists all there are."""
     milestones: tuple[Milestone, ...] = ()
     costs: tuple[Cost, ...] = ()
     potential: Potential | None = None

@@ -41,7 +41,8 @@ def split_thought(text: str) -> tuple[str, str]:
 
 
 def render_call(name: str, arguments: Mapping[str, Any], format: str = "terse", tool: Tool | None = None) -> str:
-    """The inverse of `parse`, for arguments that are booleans, texts, finite floats and ints of 64 bits.
+    """The inverse of `parse`, for arguments that are booleans, texts, finite floats, ints of 64 bits, and lists and maps
+    of such.
 
     With `tool`, a terse call gives its arguments by position for as long as they come in the tool's order: fewer tokens.
     """
@@ -118,8 +119,11 @@ WORD = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
 """What may be shown as the name of a tool or parameter: short, without blanks."""
 _NUMBER = r"[-+]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][-+]?\d{1,3})?"
 _INT_LIMIT = 2**63
-_SAMPLES = {int: 1, float: 1.5, str: "text", bool: True}
-_JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
+_SAMPLES = {int: 1, float: 1.5, str: "text", bool: True, list: ["text"], dict: {"key": "text"}}
+_JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean", list: "array", dict: "object"}
+_NESTED_TYPES = (list, dict)
+_DEEPEST = 6
+"""Lists and maps within one another."""
 
 
 def _names(tools: Sequence[Tool]) -> str:
@@ -133,6 +137,8 @@ def _example(tool: Tool, format: str) -> str:
 
 def _wrong_type(key: str, kind: type, value: Any) -> str | None:
     """Why `value` cannot be given for `key`, or None. A bool is no int; an int does where a float is asked."""
+    if kind in _NESTED_TYPES and type(value) is kind:
+        return _wrong_inside(key, value)
     if isinstance(value, int) and not isinstance(value, bool) and kind in (int, float):
         return None if -_INT_LIMIT <= value < _INT_LIMIT else f"{key} is too large; use at most 18 digits"
     if type(value) is not kind:
@@ -144,7 +150,21 @@ def _wrong_type(key: str, kind: type, value: Any) -> str | None:
     return None
 
 
+def _wrong_inside(key: str, value: Any, depth: int = 1) -> str | None:
+    """Why a list or map cannot be given for `key`: it holds what no plain value is, or goes too deep."""
+    if depth > _DEEPEST:
+        return f"{key} is nested too deeply"
+    for item in [*value, *value.values()] if isinstance(value, dict) else value:
+        problem = (_wrong_inside(key, item, depth + 1) if type(item) in _NESTED_TYPES else
+                   None if item is None else _wrong_type(f"an item of {key}", type(item), item))  # fmt: skip
+        if problem:
+            return problem
+    return None
+
+
 def _instead(kind: type, value: Any) -> str:
+    if kind is list and value is not None and type(value) in _SAMPLES:
+        return ': write a list, such as ["text"]'
     if kind in (int, float) and isinstance(value, str) and re.fullmatch(_NUMBER, value.strip(), re.ASCII):
         return f": write {value.strip()} without quotes"
     if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < _INT_LIMIT:
@@ -166,6 +186,8 @@ class _Malformed(Exception):
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|\'[^\'\\]*+(?:\\.[^\'\\]*+)*+\''
 _OPENING = re.compile(r"([A-Za-z_][\w.-]{0,39})\(", re.ASCII)
 _ARGUMENT = re.compile(rf"\s*(?:([A-Za-z_]\w*)\s*=\s*)?({_STRING}|{_NUMBER}(?![\w.])|[A-Za-z]+(?![\w.(]))\s*", re.ASCII)
+_NESTED = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*=\s*)?(?=[\[{])", re.ASCII)
+_ITEM = re.compile(rf"({_STRING}|{_NUMBER}(?![\w.])|[A-Za-z]+(?![\w.(]))\s*", re.ASCII)
 _CLOSING = re.compile(r"\s*\)\s*(?:#.*)?\Z")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|(.))")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\\": "\\", '"': '"', "'": "'"}
@@ -180,22 +202,26 @@ def _terse(text: str, tools: Sequence[Tool]) -> Iterator[Call]:
             continue
         tool = by_name.get(opening[1])
         try:
-            given = _scan(line, opening.end())
+            nested = tool is not None and any(kind in _NESTED_TYPES for kind, _ in tool.parameters.values())
+            given = _scan(line, opening.end(), nested)
             yield check_call(opening[1], _bind(tool, given) if tool else {}, tools)
         except _Malformed as error:
             if tool:  # else it is a line of thought that has a bracket in it
                 yield Call(tool.name, error=f"{error}; {tool.name} is {tool.signature()}")
 
 
-def _scan(line: str, at: int) -> list[tuple[str | None, Any]]:
-    """(name or None, value) of each argument of the call whose bracket opened before `at`."""
+def _scan(line: str, at: int, nested: bool) -> list[tuple[str | None, Any]]:
+    """(name or None, value) of each argument of the call whose bracket opened before `at`; lists and maps if `nested`."""
     given: list[tuple[str | None, Any]] = []
     while not _CLOSING.match(line, at):
-        found = _ARGUMENT.match(line, at)
-        if not found:
+        if nested and (begun := _NESTED.match(line, at)):
+            value, at = _read_nested(line, begun.end())
+            given.append((begun[1], value))
+        elif found := _ARGUMENT.match(line, at):
+            given.append((found[1], _literal(found[2])))
+            at = found.end()
+        else:
             raise _Malformed(f'argument {len(given) + 1} is no plain value: write a number, "text", true or false')
-        given.append((found[1], _literal(found[2])))
-        at = found.end()
         if line[at : at + 1] == ",":
             at += 1
         elif not _CLOSING.match(line, at):
@@ -203,6 +229,44 @@ def _scan(line: str, at: int) -> list[tuple[str | None, Any]]:
                              "write nothing behind the call on its line" if line[at] == ")" else
                              f"write a comma or ) behind argument {len(given)}")  # fmt: skip
     return given
+
+
+def _read_nested(line: str, at: int, depth: int = 1) -> tuple[Any, int]:
+    """The list or map that opens at `at`, and where what follows it begins. Python's and JSON's way to write it."""
+    if depth > _DEEPEST:
+        raise _Malformed("it is nested too deeply")
+    keyed, close = (True, "}") if line[at] == "{" else (False, "]")
+    items: list[Any] = []
+    at = _after_blanks(line, at + 1)
+    while line[at : at + 1] != close:
+        value, at = _read_item(line, at, depth)
+        if keyed:
+            key = value
+            if not isinstance(key, str) or line[at : at + 1] != ":":
+                raise _Malformed('write a map as {"key": "text"}')
+            value, at = _read_item(line, _after_blanks(line, at + 1), depth)
+            value = (key, value)
+        items.append(value)
+        if line[at : at + 1] == ",":
+            at = _after_blanks(line, at + 1)
+        elif line[at : at + 1] != close:
+            raise _Malformed(f"write a comma or {close} behind item {len(items)}")
+    return (dict(items) if keyed else items), _after_blanks(line, at + 1)
+
+
+def _read_item(line: str, at: int, depth: int) -> tuple[Any, int]:
+    if line[at : at + 1] in ("[", "{"):
+        return _read_nested(line, at, depth + 1)
+    found = _ITEM.match(line, at)
+    if not found:
+        raise _Malformed('an item is no plain value: write a number, "text", true or false')
+    return _literal(found[1]), found.end()
+
+
+def _after_blanks(line: str, at: int) -> int:
+    while line[at : at + 1].isspace():
+        at += 1
+    return at
 
 
 def _literal(token: str) -> Any:
@@ -234,8 +298,8 @@ def _bind(tool: Tool, given: Sequence[tuple[str | None, Any]]) -> dict[str, Any]
 
 
 def _terse_value(value: Any) -> str:
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # its escapes are Python's too
+    if isinstance(value, (str, list, dict)):
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)  # its escapes are Python's too
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} cannot be written as a tool argument")
     return repr(value)
@@ -441,7 +505,7 @@ def check_tools(cls: type) -> None:
             raise TypeError(f"tool {tool.name!r} of {where}: its name and its parameters must be identifiers")
         if wrong := [kind for kind, _ in tool.parameters.values() if kind not in _SAMPLES]:
             raise TypeError(
-                f"tool {tool.name!r} of {where} has a parameter of type {wrong[0]}; use int, float, str or bool"
+                f"tool {tool.name!r} of {where} has a parameter of type {wrong[0]}; use int, float, str, bool, list or dict"
             )
         method = getattr(cls, f"do_{tool.name}", None)
         wanted = {key: required for key, (_, required) in tool.parameters.items()}

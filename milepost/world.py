@@ -71,8 +71,10 @@ class World:
         spec, style = self.spec, self.style
         parts = [spec.system]
         if not style.schemas:
-            parts += [tool.signature() for tool in spec.tools if f"{tool.name}(" not in spec.system]
-            parts += [f"{usage(spec.tools, style.format)}."] if spec.tools and style.format != "terse" else []
+            listed = () if spec.lists_tools else spec.tools
+            parts += [tool.signature() for tool in listed if f"{tool.name}(" not in spec.system]
+            parts += [f"{usage(listed, style.format)}."] if listed and style.format != "terse" else []
+            parts += [f"{usage(spec.tools, style.format).partition('; ')[0]}."] if spec.lists_tools else []
         system = "\n".join(part for part in parts if part)
         return [*([{"role": "system", "content": system}] if system else []), *messages]
 

@@ -246,6 +246,65 @@ def test_parse_undoes_render(made, format, by_position):
     assert [(c.name, c.arguments, c.error) for c in calls(text, format)] == [(t.name, given, None) for t, given in made]
 
 
+TAG = Tool("tag", {"names": (list, True), "extra": (dict, False), "at": (int, False)})
+NESTED = st.recursive(
+    st.one_of(st.none(), *VALUES.values()),
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(), inside, max_size=3), max_leaves=6,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("tag([\"a\", 'b', 1.5, -2, true, None])", {"names": ["a", "b", 1.5, -2, True, None]}),
+        ("tag( [ ] , at = 3)", {"names": [], "at": 3}),
+        ('tag(["a",], {"k": {"l": [1]}, \'m\': "x"},)', {"names": ["a"], "extra": {"k": {"l": [1]}, "m": "x"}}),
+        ('tag(names=["])", "}"], extra={})  # both', {"names": ["])", "}"], "extra": {}}),
+    ],
+)
+def test_lists_and_maps_where_a_tool_takes_them(text, arguments):
+    (call,) = parse(text, (TAG, REFUND)).calls
+    assert call.error is None and call.arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("tag([1, 2)", "write a comma or ] behind item 2"),
+        ("tag([1 2])", "write a comma or ] behind item 1"),
+        ("tag([a])", 'write texts in quotes: "a"'),
+        ("tag([f(1)])", "an item is no plain value"),
+        ("tag({1: 2})", 'write a map as {"key": "text"}'),
+        ('tag({"a"})', 'write a map as {"key": "text"}'),
+        ("tag([", "an item is no plain value"),
+        ("tag(" + "[" * 7 + "]" * 7 + ")", "nested too deeply"),
+        ("tag(" + "[" * 50000, "nested too deeply"),
+        ('tag("a")', 'names must be list: write a list, such as ["text"]'),
+        ("tag([], [])", "extra must be dict, not list"),
+        ("tag([9223372036854775808])", "an item of names is too large"),
+        ("tag([1e999])", "an item of names must be a finite number"),
+        ("refund([1])", "argument 1 is no plain value"),
+    ],
+)
+def test_lists_and_maps_that_cannot_be_read(text, error):
+    (call,) = parse(text, (TAG, REFUND)).calls
+    assert error in call.error and not call.arguments
+
+
+def test_json_lists_are_checked_inside():
+    deep = json.dumps({"name": "tag", "arguments": {"names": [[[[[[[1]]]]]]]}})
+    assert "names is nested too deeply" in parse(f"<tool_call>{deep}</tool_call>", (TAG,), "hermes").calls[0].error
+    half = '{"name": "tag", "parameters": {"names": [{"\\ud800": 1}]}}'
+    assert "holds half a character" in parse(half, (TAG,), "llama").calls[0].error
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(NESTED, max_size=3), st.dictionaries(st.text(), NESTED, max_size=3), st.sampled_from(FORMATS))
+def test_parse_undoes_render_of_lists_and_maps(names, extra, format):
+    (call,) = parse(render_call("tag", {"names": names, "extra": extra}, format, TAG), (TAG,), format).calls
+    assert call.error is None and call.arguments == {"names": names, "extra": extra}
+
+
 def test_render_by_hand():
     given = {"order": 17, "note": "</tool_call>\n"}
     assert render_call("refund", given) == r'refund(order=17, note="</tool_call>\n")'
@@ -437,8 +496,8 @@ def test_tools_without_their_methods_are_refused_at_definition():
         define(one * 2, do_f=lambda self, a, b="": "")
     with pytest.raises(TypeError, match="must be identifiers"):
         define((Tool("a b", {}),))
-    with pytest.raises(TypeError, match="use int, float, str or bool"):
-        define((Tool("f", {"a": (list, True)}),), do_f=lambda self, a: "")
+    with pytest.raises(TypeError, match="use int, float, str, bool, list or dict"):
+        define((Tool("f", {"a": (set, True)}),), do_f=lambda self, a: "")
 
 
 def test_observations_are_plain_json():

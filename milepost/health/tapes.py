@@ -255,7 +255,7 @@ def junk(spec: EnvSpec) -> Script:
     return replay([*JUNK, *calls])
 
 
-_SENSELESS = {int: -7, float: -0.25, str: "no such thing", bool: False}
+_SENSELESS = {int: -7, float: -0.25, str: "no such thing", bool: False, list: ["no such thing", -7], dict: {"no": 1}}
 
 
 def at_random(spec: EnvSpec, others: Sequence[str], seed: str, num_turns: int) -> Script:
@@ -266,7 +266,8 @@ def at_random(spec: EnvSpec, others: Sequence[str], seed: str, num_turns: int) -
         if spec.tools and (not others or rng.random() < 0.5):
             tool = rng.choice(spec.tools)
             values: dict[type, Any] = {int: rng.randint(0, 20), float: round(rng.random() * 20, 2),
-                                       bool: rng.random() < 0.5, str: rng.choice(("a", "open", "1"))}  # fmt: skip
+                                       bool: rng.random() < 0.5, str: rng.choice(("a", "open", "1")),
+                                       list: ["a", 1], dict: {"a": 1}}  # fmt: skip
             made.append(render_call(tool.name, {key: values[kind] for key, (kind, _) in tool.parameters.items()}))
         else:
             made.append(rng.choice(others) if others else rng.choice(JUNK))
