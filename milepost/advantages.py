@@ -5,6 +5,7 @@ Two independent choices make the advantage of reward r_i in a group of n:
     baseline  loo   r_i − mean of the others     scale  none   as it is
               mean  r_i − mean of the group             group  ÷ (std of the group + δ)
               none  r_i                                 batch  ÷ (std of all rewards of the batch + δ)
+                                                        source ÷ (std of all of the same source of tasks + δ)
 
 Groups are formed by id, never by position. A group of one and a constant group give exactly 0 (unless the baseline is
 none: then nothing is compared). GDPO compares part by part instead. docs/algorithms.md has the sources.
@@ -31,8 +32,9 @@ def advantages(
     std: str = "population",
     delta: float = 1e-6,
     in_baseline: Sequence[bool] | None = None,
+    sources: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """One advantage per distinct episode; float64 [n], in the order given.
+    """One advantage per distinct episode; float64 [n], in the order given. `sources`: of each one's task, for that scale.
 
     A reward of None or NaN is unscorable: advantage 0, outside all statistics, as is every episode whose
     `in_baseline` is False. Standard deviations are two-pass in float64. With a mean baseline and group scale
@@ -45,15 +47,23 @@ def advantages(
     counted = np.isfinite(reward)
     if in_baseline is not None:
         counted &= np.asarray(in_baseline, bool)
-    batch_std = standard_deviation(reward[counted], std)
+    spread = _spreads(reward, counted, sources if scale == "source" else None, std)
     result = np.zeros(len(reward))
     for members in members_of(group_ids).values():
         index = members[counted[members]]
-        result[index] = _within_group(reward[index], baseline, scale, std, delta, batch_std)
+        result[index] = _within_group(reward[index], baseline, scale, std, delta, float(spread[members[0]]))
     return result
 
 
-def _within_group(r: np.ndarray, baseline: str, scale: str, std: str, delta: float, batch_std: float) -> np.ndarray:
+def _spreads(reward: np.ndarray, counted: np.ndarray, sources: Sequence[str] | None, std: str) -> np.ndarray:
+    """The std that each reward is divided by: of the batch, or of its source of tasks."""
+    result = np.zeros(len(reward))
+    for members in members_of(sources or [""] * len(reward)).values():
+        result[members] = standard_deviation(reward[members[counted[members]]], std)
+    return result
+
+
+def _within_group(r: np.ndarray, baseline: str, scale: str, std: str, delta: float, spread: float) -> np.ndarray:
     if baseline == "none" and scale == "none":
         return r
     if is_constant(r) and (baseline != "none" or scale == "group"):
@@ -63,7 +73,7 @@ def _within_group(r: np.ndarray, baseline: str, scale: str, std: str, delta: flo
         centred = centred * (len(r) / (len(r) - 1))
     if scale == "none":
         return centred
-    divisor = standard_deviation(r, std) if scale == "group" else batch_std
+    divisor = standard_deviation(r, std) if scale == "group" else spread
     return centred / (divisor + delta) if divisor > 0 else np.zeros(len(r))
 
 
@@ -119,7 +129,11 @@ def members_of(group_ids: Sequence[Hashable]) -> dict[Hashable, np.ndarray]:
 
 
 def _check_names(baseline: str, scale: str, std: str) -> None:
-    choices = {"baseline": ("loo", "mean", "none"), "scale": ("none", "group", "batch"), "std": ("population", "sample")}
+    choices = {
+        "baseline": ("loo", "mean", "none"),
+        "scale": ("none", "group", "batch", "source"),
+        "std": ("population", "sample"),
+    }
     for name, value in (("baseline", baseline), ("scale", scale), ("std", std)):
         if value not in choices[name]:
             raise RecipeError(f"credit.{name} = {value!r} is unknown; choose one of {', '.join(choices[name])}")
@@ -145,3 +159,24 @@ def discounted_returns(rewards: Sequence[float] | np.ndarray, gamma: float) -> n
     for t in range(len(result) - 2, -1, -1):
         result[t] += gamma * result[t + 1]
     return result
+
+
+def gae(
+    rewards: Sequence[float] | np.ndarray, values: Sequence[float] | np.ndarray, gamma: float, lam: float
+) -> np.ndarray:
+    """Generalised advantages (1506.02438) over turns: δ_u = r_u + γ·V_{u+1} − V_u, A_u = δ_u + γλ·A_{u+1}; V ends in 0.
+
+    `values[u]`: V of the state in which turn u's action was taken. float64, one per turn.
+    """
+    reward, value = np.asarray(rewards, np.float64), np.append(np.asarray(values, np.float64), 0.0)
+    return discounted_returns(reward + gamma * value[1:] - value[:-1], gamma * lam)
+
+
+def adaptive_lambda(alpha: float, num_turns: int) -> float:
+    """max(0, 1 − 1/(α·turns)): what reaches back grows with the length (VAPO 2504.05118, UI-TARS-2 2509.02544)."""
+    return max(0.0, 1.0 - 1.0 / (alpha * num_turns))
+
+
+def relative_lambda(left: float, num_turns: int) -> float:
+    """q^(1/(turns − 1)): of what the last turn brought, the share q is left at the first, however many turns there are."""
+    return float(left ** (1.0 / (num_turns - 1))) if num_turns > 1 else 1.0

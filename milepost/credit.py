@@ -1,22 +1,40 @@
 """What each sampled token is told: advantages of episodes and turns, and what a truncated or unscorable one counts for.
 
-One number per episode (advantages.py) is spread over its turns by a rule (`credit.rule`). docs/credit.md says which to
-use when, and docs/algorithms.md has the sources.
+One number per episode (advantages.py) is spread over its turns by a rule (`credit.rule`); anchor.py and tree.py hold the
+rules that compare states. docs/credit.md says which to use when, and docs/algorithms.md has the sources.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from milepost.advantages import advantages, discounted_returns, gdpo, is_constant, members_of, overlong_penalty
-from milepost.sections import CreditSection, RolloutSection
+from milepost.advantages import (
+    adaptive_lambda,
+    advantages,
+    discounted_returns,
+    gae,
+    gdpo,
+    is_constant,
+    members_of,
+    overlong_penalty,
+    relative_lambda,
+    standard_deviation,
+)
+from milepost.anchor import Steps, anchor_advantages
+from milepost.credit_sections import CreditSection
+from milepost.sections import RolloutSection
+from milepost.tree import Path, tree_credit
 from milepost.types import Credit, Episode, EpisodeId, Group, Reward, StopKind
 
 BUDGETS_OF_THE_POLICY = frozenset({"turns", "tool_calls", "invalid_actions"})
 """Truncation reasons that the policy brought about by its own choices: always scored."""
+
+
+PerEpisode = Mapping[EpisodeId, Sequence[float] | np.ndarray]
 
 
 def assign(
@@ -27,23 +45,81 @@ def assign(
     kl_penalty: Mapping[EpisodeId, float] | None = None,
     *,
     part_weights: Mapping[str, float] | None = None,
-    turn_rewards: Mapping[EpisodeId, Sequence[float] | np.ndarray] | None = None,
+    turn_rewards: PerEpisode | None = None,
+    turn_values: PerEpisode | None = None,
+    teacher_gaps: PerEpisode | None = None,
 ) -> list[list[Credit]]:
-    """What each sampled token is told: the episode's advantage, spread over its turns as `section.rule` says.
+    """What each sampled token is told: the episode's advantage A, spread over its turns as `section.rule` says.
 
-        episode     A                                             for every token
-        discounted  γ^(T−t)·A                                     for the tokens of turn t of T
-        turn        Σ_{k≥t} γ^(k−t)·r_k − baseline                baseline: returns of whole episodes, from their first turn
+        episode     A                                      for every token
+        discounted  γ^(T−t)·A                              for the tokens of turn t of T
+        turn        Σ_{k≥t} γ^(k−t)·r_k − baseline         baseline: returns of whole episodes, from their first turn
+        anchor      A + ω·S_t                              S_t: against other episodes' steps from the same state
+        branch      as the tree of continuations says      trunks and continuations, each token once, by its weight
+        value       Σ_{k≥t} (γλ)^(k−t)·δ_k                 δ_k = r_k + γ·V_{k+1} − V_k
+        distill     log π_teacher − log π, + w·A           per token
 
     The baseline of `turn` is the group's (`section.baseline`), the same for every turn: one indexed by turn number would
     depend on when the policy chose to stop. `turn_rewards` gives r per turn; an episode without has its total in the last.
-    `part_weights` (part → weight) asks for GDPO over these parts instead of baseline and scale over totals.
+    `part_weights` (part → weight) asks for GDPO over these parts instead of baseline and scale over totals. `turn_values`
+    gives V per turn (missing: episode credit, while the value learns), `teacher_gaps` the difference per sampled token.
 
     `rewards[i][j]` judges `groups[i].episodes[j]`; the result has the same shape. Faults and unscorable episodes are
     in neither baseline nor loss; truncated ones follow `rollout.truncated`, except for budgets that the policy itself
     used up (turns, tool calls, invalid actions), which are scored. Untrained episodes carry advantage 0.
     `kl_penalty` (β·Σ_t k1 of each episode, nats) is subtracted first: that is KL in the reward.
     """
+    batch = _judged(groups, rewards, rollout, kl_penalty or {}, part_weights)
+    weights: list[np.ndarray] | None = None
+    if section.rule == "distill":
+        told = _distilled(batch, section, teacher_gaps or {})
+    elif section.rule == "branch":
+        per_turn, turn_weights = _branch(batch, section)
+        told, weights = _per_token(batch, per_turn), _per_token(batch, turn_weights)
+    else:
+        told = _per_token(batch, _per_turn(batch, section, turn_rewards or {}, turn_values))
+    compared = part_weights is None and section.rule in ("episode", "discounted")
+    silent = _silent_groups(batch, section.resolved_baseline) if compared else _quiet_groups(batch, told)
+    flat = iter(
+        Credit(
+            e.id,
+            told[i] if trained else np.zeros(e.num_sampled),
+            trained and (weights is None or bool(weights[i].any())),
+            in_baseline,
+            e.group_id in silent,
+            None if weights is None else weights[i],
+        )
+        for i, (e, (in_baseline, trained)) in enumerate(zip(batch.episodes, batch.rules))
+    )
+    return [[next(flat) for _ in group.episodes] for group in groups]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A batch's episodes in one row, with what their rewards say."""
+
+    episodes: list[Episode]
+    rewards: list[Reward]
+    totals: list[float]
+    rules: list[tuple[bool, bool]]
+    """(in the baseline, in the loss) of each."""
+    sources: list[str]
+    """Of each one's task."""
+    part_weights: Mapping[str, float] | None
+
+    @property
+    def names(self) -> list[str]:
+        return [e.group_id for e in self.episodes]
+
+    @property
+    def counted(self) -> list[bool]:
+        return [in_baseline for in_baseline, _ in self.rules]
+
+
+def _judged(
+    groups: Sequence[Group], rewards: Sequence[Sequence[Reward]], rollout: RolloutSection,
+    penalty: Mapping[EpisodeId, float], part_weights: Mapping[str, float] | None,
+) -> _Judged:  # fmt: skip
     episodes = [episode for group in groups for episode in group.episodes]
     judged = [reward for row in rewards for reward in row]
     if [len(row) for row in rewards] != [len(group.episodes) for group in groups]:
@@ -52,41 +128,40 @@ def assign(
     if twice:
         raise ValueError(f"episode {twice[0]} appears twice: statistics count every episode once")
     rules = [_rule(episode, reward, rollout) for episode, reward in zip(episodes, judged)]
-    totals = [_total(episode, reward, rollout, kl_penalty or {}) for episode, reward in zip(episodes, judged)]
-    counted = [in_baseline for in_baseline, _ in rules]
-    names = [episode.group_id for episode in episodes]
-    if section.rule == "turn":
-        earned = [_earned(e, r, total, turn_rewards or {}) for e, r, total in zip(episodes, judged, totals)]
-        per_turn = _turn_advantages(earned, names, counted, section)
-    else:
-        advantage = _episode_advantages(judged, totals, names, counted, section, part_weights)
-        per_turn = [a * _discounts(len(e.turns), section) for e, a in zip(episodes, advantage)]
-    if section.rule == "turn" or part_weights is not None:
-        telling: set[Hashable] = {name for name, values, there in zip(names, per_turn, counted) if there and np.any(values)}
-        silent = set[Hashable](names) - telling
-    else:
-        silent = _silent_groups(names, totals, counted, section.resolved_baseline)
-    flat = [
-        Credit(e.id, _per_token(e, a) if trained else np.zeros(e.num_sampled), trained, in_baseline, e.group_id in silent)
-        for e, a, (in_baseline, trained) in zip(episodes, per_turn, rules)
-    ]
-    cut = iter(flat)
-    return [[next(cut) for _ in group.episodes] for group in groups]
+    totals = [_total(episode, reward, rollout, penalty) for episode, reward in zip(episodes, judged)]
+    sources = [group.task.source for group in groups for _ in group.episodes]
+    return _Judged(episodes, judged, totals, rules, sources, part_weights)
 
 
-def _episode_advantages(
-    judged: Sequence[Reward], totals: Sequence[float], names: Sequence[Hashable], counted: Sequence[bool],
-    section: CreditSection, part_weights: Mapping[str, float] | None,
-) -> np.ndarray:  # fmt: skip
-    """One per episode: GDPO over parts if weights are given, else baseline and scale over totals."""
-    if part_weights is None:
+def _per_turn(
+    batch: _Judged, section: CreditSection, turn_rewards: PerEpisode, turn_values: PerEpisode | None
+) -> list[np.ndarray]:
+    """The rules that need nothing but rewards, states and values."""
+    if section.rule in ("episode", "discounted") or (section.rule == "value" and turn_values is None):
+        return [a * _discounts(len(e.turns), section) for e, a in zip(batch.episodes, _of_episodes(batch, section))]
+    earned = [_earned(e, r, total, turn_rewards) for e, r, total in zip(batch.episodes, batch.rewards, batch.totals)]
+    if section.rule == "value":
+        assert turn_values is not None
+        return [_gae(r, turn_values.get(e.id), section) for e, r in zip(batch.episodes, earned)]
+    if section.rule == "anchor":
+        return _anchor(batch, earned, section)
+    if section.turns == "first":
+        return _first_turn(batch, earned, section)
+    if section.turns == "process":
+        return _process(batch, earned, section)
+    return _turn_returns(batch, earned, section)
+
+
+def _of_episodes(batch: _Judged, section: CreditSection, totals: Sequence[float] | None = None) -> np.ndarray:
+    """A of each episode: GDPO over parts if weights are given, else baseline and scale over totals."""
+    if batch.part_weights is None:
         return advantages(
-            totals, names, baseline=section.resolved_baseline, scale=section.scale, std=section.std, delta=section.delta,
-            in_baseline=counted,
+            batch.totals if totals is None else totals, batch.names, baseline=section.resolved_baseline,
+            scale=section.scale, std=section.std, delta=section.delta, in_baseline=batch.counted, sources=batch.sources,
         )  # fmt: skip
-    table = [[r.parts[name] if there else 0.0 for name in part_weights] for r, there in zip(judged, counted)]
-    weights = list(part_weights.values())
-    return gdpo(table, weights, names, std=section.std, delta=section.delta, in_baseline=counted)
+    parts = batch.part_weights
+    table = [[r.parts[name] if there else 0.0 for name in parts] for r, there in zip(batch.rewards, batch.counted)]
+    return gdpo(table, list(parts.values()), batch.names, std=section.std, delta=section.delta, in_baseline=batch.counted)
 
 
 def _discounts(num_turns: int, section: CreditSection) -> np.ndarray:
@@ -95,13 +170,11 @@ def _discounts(num_turns: int, section: CreditSection) -> np.ndarray:
     return gamma ** np.arange(num_turns - 1, -1, -1, dtype=np.float64)
 
 
-def _per_token(episode: Episode, per_turn: np.ndarray) -> np.ndarray:
-    return np.repeat(per_turn, [len(turn.sampled.ids) for turn in episode.turns])
+def _per_token(batch: _Judged, per_turn: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [np.repeat(values, [len(turn.sampled.ids) for turn in e.turns]) for e, values in zip(batch.episodes, per_turn)]
 
 
-def _earned(
-    episode: Episode, reward: Reward, total: float, turn_rewards: Mapping[EpisodeId, Sequence[float] | np.ndarray]
-) -> np.ndarray:  # fmt: skip
+def _earned(episode: Episode, reward: Reward, total: float, turn_rewards: PerEpisode) -> np.ndarray:
     """Rewards of the turns. What the total holds beyond the reward's own (KL, soft penalty) comes with the last turn."""
     if not episode.turns or reward.total is None:
         return np.zeros(len(episode.turns))
@@ -117,15 +190,16 @@ def _earned(
     return earned
 
 
-def _turn_advantages(
-    earned: Sequence[np.ndarray], names: Sequence[Hashable], counted: Sequence[bool], section: CreditSection
-) -> list[np.ndarray]:  # fmt: skip
+# --- the rules of turns -----------------------------------------------------------------------------------------------
+
+
+def _turn_returns(batch: _Judged, earned: Sequence[np.ndarray], section: CreditSection) -> list[np.ndarray]:
     """Returns of each turn minus the group's baseline over the returns of whole episodes; 0 where nothing is compared."""
     returns = [discounted_returns(rewards, section.gamma) for rewards in earned]
     whole = np.array([r[0] if len(r) else 0.0 for r in returns])
     result = [np.zeros(len(r)) for r in returns]
-    mask = np.asarray(counted, bool)
-    for members in members_of(names).values():
+    mask = np.asarray(batch.counted, bool)
+    for members in members_of(batch.names).values():
         index = members[mask[members]]
         if len(index) < 2 and section.resolved_baseline != "none":
             continue
@@ -133,6 +207,88 @@ def _turn_advantages(
             others = whole[index[index != i]] if section.resolved_baseline == "loo" else whole[index]
             result[i] = returns[i] - (0.0 if section.resolved_baseline == "none" else others.mean())
     return result
+
+
+def _first_turn(batch: _Judged, earned: Sequence[np.ndarray], section: CreditSection) -> list[np.ndarray]:
+    """MT-GRPO (2505.11821): A of the outcome for all, and A of the first turn's reward on top of it for its own tokens."""
+    first = [float(r[0]) if len(r) else 0.0 for r in earned]
+    outcome = _of_episodes(batch, section, [total - one for total, one in zip(batch.totals, first)])
+    result = [np.full(len(r), a) for r, a in zip(earned, outcome)]
+    for told, a in zip(result, _of_episodes(batch, section, first)):
+        told[:1] += a
+    return result
+
+
+def _process(batch: _Judged, earned: Sequence[np.ndarray], section: CreditSection) -> list[np.ndarray]:
+    """DeepSeekMath 2402.03300, 4.1.3: rewards z-scored over all steps of the group, then summed from each step on.
+
+    The one statistic here that is over steps, as published: whoever makes more steps counts more.
+    """
+    result = [np.zeros(len(r)) for r in earned]
+    mask = np.asarray(batch.counted, bool)
+    for members in members_of(batch.names).values():
+        index = [i for i in members[mask[members]] if len(earned[i])]
+        steps = np.concatenate([earned[i] for i in index]) if index else np.zeros(0)
+        for i in index if not is_constant(steps) else ():
+            z = (earned[i] - steps.mean()) / (standard_deviation(steps, section.std) + section.delta)
+            result[i] = discounted_returns(z, section.gamma)
+    return result
+
+
+def _anchor(batch: _Judged, earned: Sequence[np.ndarray], section: CreditSection) -> list[np.ndarray]:
+    """A + ω·S_t; whoever is not in the baseline is compared with nobody."""
+    whole = _of_episodes(batch, section)
+    inside = [i for i, there in enumerate(batch.counted) if there]
+    steps = [
+        Steps(e.group_id, tuple(t.state_key for t in e.turns), tuple(t.text.strip() for t in e.turns),
+              discounted_returns(earned[i], section.gamma))
+        for i, e in ((i, batch.episodes[i]) for i in inside)
+    ]  # fmt: skip
+    result = [np.full(len(e.turns), a) for e, a in zip(batch.episodes, whole)]
+    for i, told in zip(inside, anchor_advantages(steps, section)):
+        result[i] = result[i] + section.anchor_weight * told
+    return result
+
+
+def _gae(earned: np.ndarray, values: Sequence[float] | np.ndarray | None, section: CreditSection) -> np.ndarray:
+    """Generalised advantages over turns; 0 for an episode that no value was read for."""
+    if values is None or not len(earned):
+        return np.zeros(len(earned))
+    lam = section.lam
+    if section.lam_alpha:
+        lam = adaptive_lambda(section.lam_alpha, len(earned))
+    elif section.lam_end:
+        lam = relative_lambda(section.lam_end, len(earned))
+    return gae(earned, values, section.gamma, lam)
+
+
+def _branch(batch: _Judged, section: CreditSection) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """(advantage, weight) of each turn; a group without continuations is told what `episode` tells."""
+    told = [np.zeros(len(e.turns)) for e in batch.episodes]
+    weights = [np.ones(len(e.turns)) for e in batch.episodes]
+    for members in members_of(batch.names).values():
+        place = {batch.episodes[i].id: at for at, i in enumerate(members)}
+        paths = []
+        for i in members:
+            parent, turn = batch.episodes[i].branch_of or (None, 0)
+            total = batch.totals[i] if batch.counted[i] else 0.0
+            paths.append(Path(total, len(batch.episodes[i].turns), batch.counted[i],
+                              -1 if parent is None else place[parent], turn))  # fmt: skip
+        for i, advantage, weight in zip(members, *tree_credit(paths, section)):
+            told[i], weights[i] = advantage, weight
+    return told, weights
+
+
+def _distilled(batch: _Judged, section: CreditSection, gaps: PerEpisode) -> list[np.ndarray]:
+    """What the teacher thinks of each token, and of the outcome as much as is asked; 0 where no teacher was asked."""
+    outcome = section.outcome_weight * _of_episodes(batch, section)
+    return [
+        np.asarray(gaps[e.id], np.float64) + a if e.id in gaps else np.zeros(e.num_sampled)
+        for e, a in zip(batch.episodes, outcome)
+    ]
+
+
+# --- who is in, and what it is worth ----------------------------------------------------------------------------------
 
 
 def _rule(episode: Episode, reward: Reward, rollout: RolloutSection) -> tuple[bool, bool]:
@@ -164,9 +320,15 @@ def _total(episode: Episode, reward: Reward, rollout: RolloutSection, kl_penalty
     return total
 
 
-def _silent_groups(names: list[str], totals: list[float], counted: list[bool], baseline: str) -> set[Hashable]:
+def _silent_groups(batch: _Judged, baseline: str) -> set[Hashable]:
     """Groups whose advantages are exactly 0 because their rewards do not differ; none without a baseline."""
     if baseline == "none":
         return set()
-    total, mask = np.array(totals, np.float64), np.array(counted, bool)
-    return {name for name, index in members_of(names).items() if is_constant(total[index[mask[index]]])}
+    total, mask = np.array(batch.totals, np.float64), np.array(batch.counted, bool)
+    return {name for name, index in members_of(batch.names).items() if is_constant(total[index[mask[index]]])}
+
+
+def _quiet_groups(batch: _Judged, told: Sequence[np.ndarray]) -> set[Hashable]:
+    """Groups in which nobody is told anything."""
+    telling = {name for name, values, there in zip(batch.names, told, batch.counted) if there and np.any(values)}
+    return set[Hashable](batch.names) - telling

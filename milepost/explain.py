@@ -185,7 +185,7 @@ def _advantage_text(values: dict[str, Any], names: list[str], recipe: Recipe, so
             f"group {group['id']}: {group['num_counted']} in the statistics · mean {mean} · {section.std} std "
             f"{group['std']:.6g}{flat}"
         )
-    if section.scale == "batch":
+    if section.scale in ("batch", "source"):
         steps.append(f"{section.std} std of all rewards in the statistics: {values['std_batch']:.6g}")
     columns = ["episode", "group", "reward", *(["scored"] if soft else []), "baseline", "divisor", "advantage", "trained"]
     lists = [values["rewards"], *([values["scored"]] if soft else []), values["baselines"], values["divisors"],

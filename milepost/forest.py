@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from milepost.types import Credit, Episode, EpisodeId
+from milepost.types import Credit, Episode, EpisodeId, Turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ def _common_prefix(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def aggregation_weights(
-    lengths: Sequence[int], groups: Sequence[str], aggregate: str, constant: int = 0, times: Sequence[int] | None = None
+    lengths: Sequence[float], groups: Sequence[str], aggregate: str, constant: int = 0, times: Sequence[int] | None = None
 ) -> np.ndarray:  # fmt: skip
     """The weight of each token of episode i, over the whole update batch; float64 [number of episodes].
 
@@ -153,10 +153,7 @@ def build_batch(
     nothing = [str(e.id) for e, _ in trained if not e.num_sampled]
     if nothing:
         raise ValueError(f"episode {nothing[0]} is to be trained, but the policy sampled no token of it")
-    per_token = aggregation_weights(
-        [e.num_sampled for e, _ in trained], [e.group_id for e, _ in trained], aggregate, constant,
-        [repeats.get(e.id, 1) for e, _ in trained] if repeats else None,
-    )  # fmt: skip
+    per_token = _weights(trained, aggregate, constant, repeats or {})
     kept = [(e, c, w) for (e, c), w in zip(trained, per_token) if not (drop_constant_groups and c.constant_group)]
     if not kept:
         return None
@@ -171,19 +168,20 @@ def build_batch(
         first = 0
         for segment, at, turns in _segments(episode):
             n = sum(len(t.sampled.ids) for _, t in turns)
-            predicted_at.append(at)
-            columns["segment"].append(np.full(n, len(sequences)))
-            columns["token"].append(np.concatenate([t.sampled.ids for _, t in turns]))
-            columns["sampler"].append(np.concatenate([t.sampled.logprobs for _, t in turns]))
-            columns["temperature"].append(
-                np.concatenate([np.full(len(t.sampled.ids), t.sampled.temperature) for _, t in turns])
-            )
-            columns["turn"].append(np.concatenate([np.full(len(t.sampled.ids), k) for k, t in turns]))
-            columns["episode"].append(np.full(n, index))
-            columns["weight"].append(np.full(n, weight))
-            columns["advantage"].append(np.asarray(credit.advantages, np.float64)[first : first + n])
-            sequences.append(segment)
+            share = np.ones(n) if credit.weights is None else credit.weights[first : first + n]
+            own = np.flatnonzero(share)  # what a trunk is trained on is no event of those that continue it
+            advantage = np.asarray(credit.advantages, np.float64)[first : first + n]
             first += n
+            if not len(own):
+                continue
+            columns["segment"].append(np.full(len(own), len(sequences)))
+            columns["episode"].append(np.full(len(own), index))
+            columns["weight"].append(weight * share[own])
+            columns["advantage"].append(advantage[own])
+            for name, values in _sampled_columns(turns).items():
+                columns[name].append(values[own])
+            predicted_at.append(at[own])
+            sequences.append(segment)
     forest, paths = grow(sequences)
     column: dict[str, np.ndarray] = {name: np.concatenate(parts).astype(_COLUMNS[name]) for name, parts in columns.items()}
     node = np.concatenate([paths[s][at] for s, at in enumerate(predicted_at)])
@@ -192,6 +190,34 @@ def build_batch(
         column["weight"], column["temperature"], column["sampler"],
         tuple(e.id for e, _, _ in kept), tuple(e.group_id for e, _, _ in kept),
     )  # fmt: skip
+
+
+def _sampled_columns(turns: Sequence[tuple[int, Turn]]) -> dict[str, np.ndarray]:
+    """Of each sampled token of numbered turns."""
+    sizes = [len(turn.sampled.ids) for _, turn in turns]
+    return {
+        "token": np.concatenate([turn.sampled.ids for _, turn in turns]),
+        "sampler": np.concatenate([turn.sampled.logprobs for _, turn in turns]),
+        "temperature": np.repeat([turn.sampled.temperature for _, turn in turns], sizes),
+        "turn": np.repeat([number for number, _ in turns], sizes),
+    }
+
+
+def _weights(
+    trained: Sequence[tuple[Episode, Credit]], aggregate: str, constant: int, repeats: Mapping[EpisodeId, int]
+) -> list[float]:
+    """What a token of each episode weighs. An episode and those that continue it are one: their tokens, each as much as it
+    weighs, are its length."""
+    sizes: dict[EpisodeId, float] = {}
+    groups: dict[EpisodeId, str] = {}
+    whole = [e.branch_of[0] if e.branch_of else e.id for e, _ in trained]
+    for name, (episode, credit) in zip(whole, trained):
+        own = episode.num_sampled if credit.weights is None else float(credit.weights.sum())
+        sizes[name], groups[name] = sizes.get(name, 0.0) + own, episode.group_id
+    times = [repeats.get(name, 1) for name in sizes] if repeats else None
+    weights = aggregation_weights(list(sizes.values()), list(groups.values()), aggregate, constant, times)
+    of = dict(zip(sizes, weights))
+    return [float(of[name]) for name in whole]
 
 
 _COLUMNS: dict[str, type] = {"segment": np.int64, "token": np.int64, "episode": np.int64, "turn": np.int64,

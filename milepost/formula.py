@@ -117,11 +117,24 @@ def describe_advantage(recipe: Recipe) -> str:
     if section.rule == "turn":
         base = {"loo": "mean of the other members' returns", "mean": "mean return of the group", "none": "0"}
         return f"A of turn t = Σ from turn t on of {section.gamma:g}^(k−t)·r_k − {base[section.resolved_baseline]}"
+    if section.rule == "value":
+        lam = f"{section.lam:g}" if not (section.lam_alpha or section.lam_end) else "λ by the number of turns"
+        return f"A of turn t = Σ from turn t on of ({section.gamma:g}·{lam})^(k−t)·δ_k, δ = r + {section.gamma:g}·V′ − V"
+    if section.rule == "distill":
+        outcome = f" + {section.outcome_weight:g}·A of the episode" if section.outcome_weight else ""
+        return f"A of a token = log π_teacher − log π{outcome}"
+    if section.rule == "branch" and section.branches.form != "tree":
+        treerl = section.branches.form == "treerl"
+        step = "(V − V of the parent) + (V − V of the root)" if treerl else "V of the next − V of this"
+        return f"A of a step of the tree = {step}, V the mean over {section.branches.num} continuations"
     centre = {"loo": "r − mean of the other members", "mean": "r − group mean", "none": "r"}[section.resolved_baseline]
     fade = f", times {section.gamma:g}^(turns left)" if section.rule == "discounted" else ""
+    if section.rule == "anchor":
+        same = "V of the next state − V of this" if section.anchor == "graph" else "return − mean return from this state"
+        fade = f", + {section.anchor_weight:g}·({same})"
     if section.scale == "none":
         return f"A = {centre}{fade}"
-    over = "group" if section.scale == "group" else "whole batch"
+    over = {"group": "group", "source": "source"}.get(section.scale, "whole batch")
     return f"A = ({centre}) / ({section.std} std of the {over} + {section.delta:g}){fade}"
 
 

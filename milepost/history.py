@@ -11,6 +11,7 @@ Either way the ids are recorded as the policy saw them.
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
@@ -43,6 +44,12 @@ class History:
         self.codec, self.open, self.limits, self.context = codec, opening, limits, context
         self.drops = limits.old_reasoning == "drop"
         self._begin(start)
+
+    def copy(self) -> History:
+        """One that goes its own way from here. Arrays are never written to, so that both may hold them."""
+        other = copy.copy(self)
+        other.turns = list(self.turns)
+        return other
 
     def _begin(self, messages: Sequence[Message]) -> None:
         self.opening = self.open(messages)

@@ -18,11 +18,11 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from milepost.credit_sections import CreditSection
 from milepost.lever_sections import LeversSection, check_levers
 from milepost.reward_sections import RewardSection
 from milepost.sections import (
     CorrectionSection,
-    CreditSection,
     EnvSection,
     EvalSection,
     GrpoSection,
@@ -120,7 +120,10 @@ class Recipe(Section):
 def _check_credit_of_reward(recipe: Recipe) -> None:
     """Refuses rewards that the credit rule would drop, and credit settings that GDPO would drop."""
     reward, credit = recipe.reward, recipe.credit
-    if (reward.milestone_form == "potential" or reward.potential) and credit.rule != "turn":
+    if credit.rule in ("anchor", "branch") and not recipe.env.name:
+        raise ValueError(f'credit.rule = "{credit.rule}" needs states to come back to, and single answers have none; set '
+                         'env.name, or credit.rule = "episode"')  # fmt: skip
+    if (reward.milestone_form == "potential" or reward.potential) and not credit.by_turn:
         instead = 'reward.milestone_form = "bonus"' if reward.milestone_form == "potential" else "reward.potential = 0"
         raise ValueError(
             f"potential shaping with `{credit.rule}` credit has no effect: Φ is 0 at every end, so that it adds the same "
@@ -198,7 +201,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 
 # (section, settings, the switch they depend on, the values of the switch with which they do something).
 IDLE_UNLESS: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...]], ...] = (
-    ("credit", ("std", "delta"), "scale", ("group", "batch")),
+    ("credit", ("std", "delta"), "scale", ("group", "batch", "source")),
     ("loss", ("clip_low", "clip_high"), "objective", ("clip", "gspo", "gspo_token", "cispo_clip")),
     ("loss", ("dual_clip",), "objective", ("clip", "gspo", "gspo_token")),
     ("loss", ("cispo_cap",), "objective", ("cispo_cap",)),

@@ -201,48 +201,6 @@ class EnvSection(Section):
     max_concurrent: int = setting(64, "episodes that are played at the same time", ge=1)
 
 
-class CreditSection(Section):
-    baseline: Literal["auto", "loo", "mean", "none"] = setting("auto", "loo is unbiased; auto: loo unscaled, mean scaled")
-    scale: Literal["none", "group", "batch"] = setting(
-        "none", "group std can flip the gradient's sign in stochastic groups, and inflates small bonuses"
-    )
-    std: Literal["population", "sample"] = setting("population", "differ by √(G/(G−1)): 1.07 at 8, 1.41 at 2")
-    delta: float = setting(1e-6, "added to the std", ge=0)
-    rule: Literal["episode", "discounted", "turn"] = setting(
-        "episode",
-        "episode: all tokens share the advantage; discounted: γ^(turns left) of it; turn: returns of the turns' rewards",
-    )
-    gamma: float = setting(
-        1.0, "discount per turn; .99 leaves .904 after 10 turns and .366 after 100. Not a length normalisation", gt=0, le=1
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> CreditSection:
-        if self.gamma != 1 and self.rule == "episode":
-            raise ValueError(
-                f'credit.gamma = {self.gamma:g} does nothing while credit.rule = "episode"; remove it, or set '
-                'credit.rule = "discounted"'
-            )
-        if self.gamma == 1 and self.rule == "discounted":
-            raise ValueError(
-                'credit.rule = "discounted" with credit.gamma = 1 is the rule "episode"; set credit.gamma below 1, say 0.99'
-            )
-        if self.rule == "turn" and self.scale != "none":
-            raise ValueError(
-                f'credit.rule = "turn" is defined without a std; set credit.scale = "none" instead of "{self.scale}"'
-            )
-        if self.baseline == "loo" and self.scale == "group":
-            raise ValueError(
-                'credit.baseline = "loo" with credit.scale = "group" divides by a std that can be zero; '
-                'use baseline = "mean" with scale = "group", or scale = "none"'
-            )
-        return self
-
-    @property
-    def resolved_baseline(self) -> str:
-        return self.baseline if self.baseline != "auto" else ("loo" if self.scale == "none" else "mean")
-
-
 Objective = Literal["clip", "gspo", "gspo_token", "cispo_cap", "cispo_clip", "sapo", "gmpo", "dppo_tv", "cross_entropy"]
 
 

@@ -144,6 +144,12 @@ class Episode:
         return sum(len(turn.sampled.ids) for turn in self.turns)
 
     @property
+    def num_own(self) -> int:
+        """Sampled tokens that are not those of the trunk it continues: what it cost."""
+        own = self.turns[self.branch_of[1] :] if self.branch_of else self.turns
+        return sum(len(turn.sampled.ids) for turn in own)
+
+    @property
     def completion(self) -> str:
         """The text of the last turn: what single-answer graders read. Empty if there is no turn."""
         return self.turns[-1].text if self.turns else ""
@@ -231,6 +237,9 @@ class Credit:
     trained: bool
     in_baseline: bool
     constant_group: bool = False
+    weights: np.ndarray | None = None
+    """float64, one per sampled token: its share in every sum and mean of the loss; None: 1 each. A token of weight 0, such
+    as those that a continuation shares with its trunk, is trained elsewhere or not at all."""
 
 
 class MilepostError(Exception):

@@ -21,19 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from milepost.engines.base import Sampler, SampleRequest, SamplingSettings, Talk
+from milepost.branching import Saved, branches_here
+from milepost.credit_sections import BranchSection
+from milepost.engines.base import Sampler, SampleRequest, SamplingSettings
 from milepost.env import Action, EnvSpec, Observation, Script, State, fingerprint, state_key
 from milepost.history import History
 from milepost.host_main import Garbage
 from milepost.hosts import Fault, Host, Hosts
+from milepost.pump import Pump
 from milepost.rollout import Codec, sizes_of
 from milepost.scripted import play_script
 from milepost.sections import EnvSection
 from milepost.tools import Style, parse, split_thought, usage
 from milepost.types import Episode, EpisodeId, Group, Message, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 
-_PATIENCE = 0.02
-"""Seconds that a decoding step waits for isolated environments: short beside the step, long for a quick tool."""
 _DONE = StopReason(StopKind.TERMINATED, "ended")
 
 
@@ -47,6 +48,8 @@ class World:
     context: int
     """Most tokens of a history, the next action included."""
     seed: int
+    branches: BranchSection | None = None
+    """From where further episodes continue each one; None: from nowhere."""
     asked: Style | None = None
     """How calls are written, where the model's template was asked; else `limits.tool_format` says it."""
 
@@ -112,24 +115,26 @@ def play_world(
     tasks: Sequence[Task], sampler: Sampler, codec: Codec, world: World, *, phase: str, step: int,
     num_samples: int | Sequence[int], max_new_tokens: int, settings: SamplingSettings,
 ) -> list[Group]:  # fmt: skip
-    """`num_samples` episodes of each task, in task order; `max_new_tokens` per turn. Raises HostsDown."""
+    """`num_samples` episodes of each task, in task order; `max_new_tokens` per turn. Raises HostsDown.
 
-    episodes: list[Episode] = []
+    Where the world branches, a group holds its continuations as well, behind its members.
+    """
+    families: list[list[Episode]] = []
     sizes = sizes_of(num_samples, tasks)
 
     async def everything() -> None:  # what it returned, asyncio.run would spell out to the last token
-        pump = _Pump(sampler, settings, wait=not world.limits.isolated)
+        pump = Pump(sampler, settings, wait=not world.limits.isolated)
         seats = asyncio.Semaphore(world.limits.max_concurrent)
         played = [
             asyncio.ensure_future(
-                _play(task, EpisodeId(phase, step, task.key, member), world, codec, pump, seats, max_new_tokens)
+                _family(task, EpisodeId(phase, step, task.key, member), size, world, codec, pump, seats, max_new_tokens)
             )
             for task, size in zip(tasks, sizes)
             for member in range(size)
         ]
         try:
             await pump.run(played)
-            episodes.extend(episode.result() for episode in played)
+            families.extend(family.result() for family in played)
         finally:
             for episode in played:
                 episode.cancel()
@@ -138,10 +143,11 @@ def play_world(
 
     asyncio.run(everything())
     groups = []
-    rest = iter(episodes)
+    rest = iter(families)
     for task, size in zip(tasks, sizes):
-        mine = tuple(islice(rest, size))
-        groups.append(Group(mine[0].group_id, task, _same_start(mine)))
+        mine = list(islice(rest, size))
+        ordered = [family[0] for family in mine] + [one for family in mine for one in family[1:]]
+        groups.append(Group(ordered[0].group_id, task, _same_start(tuple(ordered))))
     return groups
 
 
@@ -196,99 +202,40 @@ def _continued(text: str, opened: str) -> str:
     return f"{thought.strip().removeprefix(opened).lstrip()}\n\n{rest}" if thought else f"</think>\n\n{text}"
 
 
-class _Pump:
-    """Feeds the sampler: requests of all episodes join one conversation; each is answered when its turn is sampled."""
-
-    def __init__(self, sampler: Sampler, settings: SamplingSettings, *, wait: bool) -> None:
-        self.sampler, self.settings, self.wait = sampler, settings, wait
-        self.talk: Talk | None = None
-        self.queue: list[tuple[SampleRequest, asyncio.Future[Sampled]]] = []
-        self.answers: dict[EpisodeId, asyncio.Future[Sampled]] = {}
-        self.num_outside = 0
-        """Episodes that are with their environment."""
-        self.moved = asyncio.Event()
-
-    async def sample(self, request: SampleRequest) -> Sampled:
-        answer: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
-        self.queue.append((request, answer))
-        self.moved.set()
-        return await answer
-
-    async def outside(self, work: Any) -> Any:
-        """Awaits what an environment does, while others decode."""
-        self.num_outside += 1
-        try:
-            return await work
-        finally:
-            self.num_outside -= 1
-            self.moved.set()
-
-    def over(self, episode: EpisodeId) -> None:
-        if self.talk is not None:
-            self.talk.release(episode)
-
-    async def run(self, played: Sequence[asyncio.Future[Episode]]) -> None:
-        for episode in played:
-            episode.add_done_callback(lambda _: self.moved.set())
-        while True:
-            await self._settle()
-            for episode in played:
-                if episode.done() and not episode.cancelled() and (error := episode.exception()):
-                    raise error
-            if all(episode.done() for episode in played):
-                return
-            self._join()
-            if self.talk is not None and self.talk.num_active:
-                for request, sampled in self.talk.step():
-                    self.answers.pop(request.episode).set_result(sampled)
-            else:
-                self.moved.clear()
-                await self.moved.wait()
-
-    async def _settle(self) -> None:
-        """Lets every episode go as far as it can, and waits (for isolated ones a moment) until none is outside."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _PATIENCE
-        busy = self.talk is not None and self.talk.num_active > 0
-        while True:
-            for _ in range(3):  # an answer wakes its episode, which acts, which is handed to its environment
-                await asyncio.sleep(0)
-            left = until - loop.time()
-            if not self.num_outside or (not self.wait and (left <= 0 or not busy)):
-                return
-            self.moved.clear()
-            try:
-                await asyncio.wait_for(self.moved.wait(), None if self.wait else left)
-            except TimeoutError:
-                return
-
-    def _join(self) -> None:
-        """In an order that does not depend on who was quicker."""
-        self.queue.sort(key=lambda item: item[0].episode)
-        for request, answer in self.queue:
-            if self.talk is None:
-                self.talk = self.sampler.converse(self.settings, request.ids)
-                self.talk.__enter__()
-            self.answers[request.episode] = answer
-            self.talk.submit(request)
-        self.queue.clear()
-
-    def close(self) -> None:
-        if self.talk is not None:
-            self.talk.__exit__(None, None, None)
+async def _family(
+    task: Task, name: EpisodeId, size: int, world: World, codec: Codec, pump: Pump, seats: asyncio.Semaphore,
+    max_new_tokens: int,
+) -> list[Episode]:  # fmt: skip
+    """A member of a group, and those who continue from its branch points, numbered behind the group's `size` members."""
+    trunk, points = await _play(_Play(task, name, world, codec, pump, max_new_tokens), seats)
+    branches = world.branches
+    if branches is None or not points or trunk.stop.kind is StopKind.FAULT:
+        return [trunk]
+    first = size + name.member * branches.most * branches.num
+    others = [
+        _Play(task, replace_member(name, first + at * branches.num + one), world, codec, pump, max_new_tokens,
+              origin=(trunk, saved))
+        for at, saved in enumerate(points)
+        for one in range(branches.num)
+    ]  # fmt: skip
+    return [trunk, *[episode for episode, _ in await asyncio.gather(*(_play(other, seats) for other in others))]]
 
 
-async def _play(
-    task: Task, name: EpisodeId, world: World, codec: Codec, pump: _Pump, seats: asyncio.Semaphore, max_new_tokens: int
-) -> Episode:
-    """One episode, played anew after a fault of its environment as often as the recipe allows."""
+def replace_member(name: EpisodeId, member: int) -> EpisodeId:
+    return EpisodeId(name.phase, name.step, name.task_key, member, 0)
+
+
+async def _play(first: _Play, seats: asyncio.Semaphore) -> tuple[Episode, list[Saved]]:
+    """One episode, played anew after a fault of its environment as often as the recipe allows; and its branch points."""
+    name = first.name
     async with seats:
-        for attempt in range(world.limits.retries + 1):
+        for attempt in range(first.world.limits.retries + 1):
             own = EpisodeId(name.phase, name.step, name.task_key, name.member, attempt)
-            episode, again = await _Play(task, own, world, codec, pump, max_new_tokens).run()
+            play = replace(first, name=own, turns=[], saved=[])
+            episode, again = await play.run()
             if not again:
                 break
-        return episode
+        return episode, play.saved
 
 
 @dataclass
@@ -299,9 +246,13 @@ class _Play:
     name: EpisodeId
     world: World
     codec: Codec
-    pump: _Pump
+    pump: Pump
     max_new_tokens: int
+    origin: tuple[Episode, Saved] | None = None
+    """The episode that this one continues, and from where."""
     turns: list[Turn] = field(default_factory=list)
+    saved: list[Saved] = field(default_factory=list)
+    """Branch points."""
     num_sampled: int = 0
     num_calls: int = 0
     invalid_in_a_row: int = 0
@@ -310,21 +261,38 @@ class _Play:
     async def run(self) -> tuple[Episode, bool]:
         """→ (the episode, whether it should be played anew)."""
         began = time.perf_counter()
-        opened = await self.pump.outside(self.world.hosts.open(self.task, self.world.start_seed(self.task)))
+        saved = None if self.origin is None else self.origin[1].world
+        opened = await self.pump.outside(self.world.hosts.open(self.task, self.world.start_seed(self.task), saved))
         if isinstance(opened, Fault):
             return self._episode(_fault(opened), None, None, began, opened), opened.retryable
-        self.start = self.state = opened.start.state
-        self.shown = tuple(opened.start.observation.messages)
+        self._begin(opened)
         try:
-            stop, fault = await self._turns(opened, began)
+            stop, fault = await self._turns(opened, began) if self._is_restored(opened) else _lost()
         finally:
             await self.pump.outside(opened.close())
             self.pump.over(self.name)
         return self._episode(stop, self.start, self.state, began, fault), fault is not None and fault.retryable
 
-    async def _turns(self, host: Host, began: float) -> tuple[StopReason, Fault | None]:
+    def _begin(self, host: Host) -> None:
+        """At the start, or where the episode that this one continues was saved."""
         world = self.world
-        history = History(self.codec, world.opening, world.limits, world.context, host.start.observation.messages)
+        if self.origin is None:
+            self.start = self.state = host.start.state
+            self.shown = tuple(host.start.observation.messages)
+            self.history = History(self.codec, world.opening, world.limits, world.context, self.shown)
+            return
+        trunk, saved = self.origin
+        self.start, self.shown = trunk.facts["start"], tuple(trunk.facts["messages"])
+        self.state, self.history, self.turns = saved.state, saved.history.copy(), list(saved.turns)
+        self.num_sampled = sum(len(turn.sampled.ids) for turn in self.turns)
+        self.num_calls, self.num_invalid = saved.num_calls, saved.num_invalid
+        self.invalid_in_a_row = saved.invalid_in_a_row
+
+    def _is_restored(self, host: Host) -> bool:
+        return self.origin is None or fingerprint(host.start.state) == fingerprint(self.state)
+
+    async def _turns(self, host: Host, began: float) -> tuple[StopReason, Fault | None]:
+        world, history = self.world, self.history
         room_to_act = min(self.max_new_tokens, world.context // 4)
         while True:
             room, cut = self._room(len(history.ids))
@@ -339,6 +307,9 @@ class _Play:
                 self._add(turn, {"state": before, "num_invalid": 0, "num_calls": 0, "cut": True}, asked)
                 return StopReason(StopKind.TRUNCATED, "tokens" if sampled.finish == "length" else sampled.finish), None
             action = self._action(text)
+            fault = await self._save(host, sampled)
+            if fault is not None:
+                return _fault(fault), fault
             seen = await self.pump.outside(host.step(action))
             if isinstance(seen, Fault):
                 facts = {"state": before, "num_invalid": 0, "num_calls": len(action.calls), "fault": seen.kind}
@@ -359,6 +330,28 @@ class _Play:
             except Garbage as error:
                 fault = Fault("garbage", str(error), False)
                 return _fault(fault), fault
+
+    async def _save(self, host: Host, sampled: Sampled) -> Fault | None:
+        """Keeps the state before this turn, if others are to continue from it."""
+        section = self.world.branches
+        if section is None or self.origin is not None or len(self.saved) >= section.most:
+            return None
+        if section.trunks and self.name.member >= section.trunks:
+            return None
+        states = [self.start, *(turn.facts["state"] for turn in self.turns)]
+        if not branches_here(section, self.world.spec, self.task, self.name, self.turns, states, sampled):
+            return None
+        if not host.can_snapshot:
+            raise RecipeError(
+                f'credit.rule = "branch" needs an environment that can be saved (snapshot and restore), and '
+                f'{self.world.spec.name} cannot; use credit.rule = "anchor" or "episode"'
+            )
+        world = await self.pump.outside(host.snapshot())
+        if isinstance(world, Fault):
+            return world
+        self.saved.append(Saved(world, self.history.copy(), self.state, tuple(self.turns), self.num_calls,
+                                self.num_invalid, self.invalid_in_a_row))  # fmt: skip
+        return None
 
     def _action(self, text: str) -> Action:
         """The calls in the text, no more of them than are left: one text can hold thousands."""
@@ -418,7 +411,9 @@ class _Play:
         if fault is not None:
             facts["fault"] = fault.detail
         group = f"{self.name.phase}/{self.name.step}/{self.name.task_key}"
-        return Episode(self.name, group, tuple(self.turns), stop, facts=facts, seconds=time.perf_counter() - began,
+        branch_of = None if self.origin is None else (self.origin[0].id, len(self.origin[1].turns))
+        return Episode(self.name, group, tuple(self.turns), stop, branch_of, facts=facts,
+                       seconds=time.perf_counter() - began,
                        start_fingerprint="" if start is None else fingerprint(start))  # fmt: skip
 
 
@@ -434,6 +429,11 @@ def _shared(before: Any, after: Any) -> Any:
         items = [_shared(*pair) for pair in zip(before, after)] + after[len(before) :]
         return before if len(before) == len(items) and all(map(is_, before, items)) else items
     return before if repr(before) == repr(after) else after  # 0.0 is not −0.0
+
+
+def _lost() -> tuple[StopReason, Fault]:
+    fault = Fault("garbage", "restore() led to another state than the one that snapshot() was asked to save", False)
+    return _fault(fault), fault
 
 
 def _fault(fault: Fault) -> StopReason:

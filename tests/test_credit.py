@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from milepost.advantages import advantages, discounted_returns, is_constant, overlong_penalty, standard_deviation
 from milepost.batch_signal import reward_metrics, signal_report
 from milepost.credit import assign
-from milepost.sections import CreditSection, RolloutSection
+from milepost.credit_sections import CreditSection
+from milepost.sections import RolloutSection
 from milepost.types import Credit, Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
 
 NONE = {"baseline": "mean", "scale": "none"}

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from milepost.advantages import gdpo
 from milepost.credit import assign
+from milepost.credit_sections import CreditSection
 from milepost.recipe import make_recipe
-from milepost.sections import CreditSection, RolloutSection
+from milepost.sections import RolloutSection
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
 
 DONE = StopReason(StopKind.TERMINATED, "ended")

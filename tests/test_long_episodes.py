@@ -18,6 +18,7 @@ from test_world import histories
 
 from milepost.batch_signal import reward_metrics, signal_report
 from milepost.credit import assign
+from milepost.credit_sections import CreditSection
 from milepost.engines.base import SamplingSettings
 from milepost.engines.local import LocalEngine
 from milepost.engines.talk import Conversation
@@ -35,7 +36,6 @@ from milepost.models import load_model
 from milepost.recipe import make_recipe
 from milepost.sections import (
     CorrectionSection,
-    CreditSection,
     EnvSection,
     KlSection,
     LossSection,

@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from milepost.credit import assign
+from milepost.credit_sections import CreditSection
 from milepost.demonstrations import demonstrations
 from milepost.engines.base import SamplingSettings
 from milepost.forest import build_batch
@@ -21,7 +22,7 @@ from milepost.learner import UpdateReport
 from milepost.recipe import make_recipe
 from milepost.render import prompt_ids
 from milepost.rollout import play
-from milepost.sections import CreditSection, RolloutSection
+from milepost.sections import RolloutSection
 from milepost.stages.grpo import episode_metrics, update_metrics
 from milepost.stages.sft import Lesson, as_episodes, batch_at
 from milepost.types import Reward, Sampled, StopKind, Task

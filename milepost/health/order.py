@@ -264,8 +264,13 @@ def _rule(extremes: Extremes, recipe: Recipe, max_turns: int, costs: float, back
     factor = recipe.credit.gamma ** (max(max_turns, 1) - 1)
     if recipe.credit.rule == "discounted":
         yield from _discounted(extremes, recipe, max_turns, factor)
-    elif recipe.credit.rule == "turn":
+    elif recipe.credit.by_turn:
         yield from _turn(extremes, recipe, max_turns, factor, costs, back)
+    elif recipe.credit.rule == "branch":
+        yield "credit: continuations of one state are compared by their totals, and a trunk is told how their means move"
+    elif recipe.credit.rule == "distill":
+        yield (f"credit: a teacher's log-probs, and {recipe.credit.outcome_weight:g} times the episode's advantage: what "
+               "is proven holds for that share alone")  # fmt: skip
     elif recipe.reward.combine != "gdpo":
         yield "credit: all tokens of an episode share its advantage, which baseline and scale leave in the order of totals"
 
@@ -372,7 +377,7 @@ def _notes(recipe: Recipe) -> Iterator[str]:
     if recipe.kl.beta and recipe.kl.place == "reward":
         yield ('kl.place = "reward" takes β·Σ log(π/ref) off every total, which has no bound: what is proven holds for the '
                'reward without it; kl.place = "loss" keeps the two apart')  # fmt: skip
-    if recipe.credit.scale == "batch" or reward.combine == "gdpo":
+    if recipe.credit.scale in ("batch", "source") or reward.combine == "gdpo":
         yield ("one divisor for the whole batch keeps every order within it; in a batch without any success it makes "
                "differences between failures as strong as success is otherwise")  # fmt: skip
     if reward.milestone_form == "potential" or reward.potential:

@@ -110,7 +110,7 @@ def _credited(
         return []
     group = Group(episodes[0].group_id, task, tuple(episodes))
     (rewards,) = grader.score([group])
-    turn_rewards: Any = grader.turn_rewards([group], [rewards]) if recipe.credit.rule == "turn" else None
+    turn_rewards: Any = grader.turn_rewards([group], [rewards]) if recipe.credit.by_turn else None
     (credits,) = assign([group], [rewards], recipe.credit, recipe.rollout, part_weights=grader.part_weights,
                         turn_rewards=turn_rewards)  # fmt: skip
     return [

@@ -89,6 +89,8 @@ class Session:
         if world is not None:
             if max_turns:
                 world = replace(world, limits=world.limits.model_copy(update={"max_turns": max_turns}))
+            if phase == "train" and self.recipe.credit.rule == "branch":
+                world = replace(world, branches=self.recipe.credit.branches)
             return play_world(tasks, self.sampler, self.codec, world, phase=phase, step=step, num_samples=num_samples,
                               max_new_tokens=budget, settings=settings)  # fmt: skip
         return play(tasks, self.sampler, self.codec, phase=phase, step=step, num_samples=num_samples,
@@ -96,7 +98,7 @@ class Session:
 
     def per_turn(self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]) -> dict[str, Any]:
         """What credit needs to know of an environment's reward besides the total."""
-        by_turn = isinstance(self.grader, EnvGrader) and self.recipe.credit.rule == "turn"
+        by_turn = isinstance(self.grader, EnvGrader) and self.recipe.credit.by_turn
         turn_rewards = self.grader.turn_rewards(groups, rewards) if by_turn else None  # type: ignore[union-attr]
         return {"part_weights": self.grader.part_weights, "turn_rewards": turn_rewards}
 

@@ -1,0 +1,175 @@
+"""What each token of an episode is told: the settings of `[credit]` and `[credit.branches]`. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from milepost.sections import Section, setting
+
+Rule = Literal["episode", "discounted", "turn", "anchor", "branch", "value", "distill"]
+# Settings that only some rules read, and which: set beside another rule they are refused.
+READ_BY = {
+    "gamma": ("discounted", "turn", "anchor", "value"),
+    "turns": ("turn",),
+    "anchor": ("anchor",),
+    "anchor_weight": ("anchor",),
+    "history": ("anchor",),
+    "history_weights": ("anchor",),
+    "shrinkage": ("anchor",),
+    "lam": ("value",),
+    "lam_alpha": ("value",),
+    "lam_end": ("value",),
+    "critic": ("value",),
+    "value_lr": ("value",),
+    "value_warmup": ("value",),
+    "teacher": ("distill",),
+    "outcome_weight": ("distill",),
+    "branches": ("branch",),
+}
+
+
+class BranchSection(Section):
+    """Continuations from saved states of an episode (`credit.rule = "branch"`)."""
+
+    form: Literal["differences", "vine", "tree", "treerl"] = setting(
+        "differences",
+        "differences: the trunk is told how the mean of the continuations moved, continuations how they compare with each "
+        "other; vine: the same, and continuations are not trained (VinePPO); tree: compared with all of the task, and with "
+        "those of the same tree (Tree-GRPO); treerl: values of branch points against parent and root",
+    )
+    sqrt: bool = setting(
+        False, "form = treerl: values divided by the root of the number of leaves below, as it can be set to"
+    )
+    num: int = setting(2, "continuations from each branch point; each is played to its end and costs tokens", ge=1)
+    at: Literal["every", "uncertain", "milestones"] = setting(
+        "every",
+        "every: each `every` turns; uncertain: where the action surprised its policy; milestones: after one was reached",
+    )
+    every: int = setting(4, "at = every: turns between branch points", ge=1)
+    most: int = setting(2, "branch points of one episode at most", ge=1)
+    trunks: int = setting(0, "members of each group that branch; 0: all", ge=0)
+    uncertainty: float = setting(
+        0.5, "at = uncertain: w of U − w·ΔH ≤ p, with U from [0, 1] and ΔH how many nats more than at the first turn", ge=0
+    )
+    chance: float = setting(0.5, "at = uncertain: p of the same", ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> BranchSection:
+        if self.sqrt and self.form != "treerl":
+            raise ValueError(
+                f'credit.branches.sqrt does nothing while credit.branches.form = "{self.form}"; remove it'
+            )
+        if self.at != "every" and self.every != 4:
+            raise ValueError(
+                f'credit.branches.every = {self.every} does nothing while credit.branches.at = "{self.at}"; remove it, or '
+                'set at = "every"'
+            )
+        if self.at != "uncertain" and (self.uncertainty, self.chance) != (0.5, 0.5):
+            raise ValueError(
+                f'credit.branches.uncertainty and chance do nothing while credit.branches.at = "{self.at}"; remove them, '
+                'or set at = "uncertain"'
+            )
+        return self
+
+
+class CreditSection(Section):
+    baseline: Literal["auto", "loo", "mean", "none"] = setting("auto", "loo is unbiased; auto: loo unscaled, mean scaled")
+    scale: Literal["none", "group", "batch", "source"] = setting(
+        "none",
+        "group std can flip the gradient's sign in stochastic groups, and inflates small bonuses; batch: one std for all "
+        "rewards of the step; source: one for each source of tasks, where they pay on different scales",
+    )
+    std: Literal["population", "sample"] = setting("population", "differ by √(G/(G−1)): 1.07 at 8, 1.41 at 2")
+    delta: float = setting(1e-6, "added to the std", ge=0)
+    rule: Rule = setting(
+        "episode",
+        "episode: all tokens share the advantage; discounted: γ^(turns left) of it; turn: returns of the turns' rewards; "
+        "anchor: besides, steps from one state are compared; branch: continuations from saved states; value: a value head "
+        "and GAE; distill: a teacher's log-probs",
+    )
+    gamma: float = setting(
+        1.0, "discount per turn; .99 leaves .904 after 10 turns and .366 after 100. Not a length normalisation", gt=0, le=1
+    )
+    turns: Literal["returns", "first", "process"] = setting(
+        "returns",
+        "turn: returns minus the group's baseline; first: the first turn's reward on top of the episode's advantage, for "
+        "its own tokens (MT-GRPO); process: rewards normalised over all steps of the group (DeepSeekMath), which favours "
+        "long episodes: to compare with, only",
+    )
+    anchor: Literal["returns", "graph"] = setting(
+        "returns",
+        "returns: a step's return against those of the other episodes from the same state (GiGPO); graph: values spread "
+        "over the graph of states that the group saw (RewardFlow)",
+    )
+    anchor_weight: float = setting(1.0, "ω: weight of the steps' advantage beside the episode's", gt=0)
+    history: int = setting(0, "K: states before the step that must be the same as well, for 0 … K of them (HGPO)", ge=0)
+    history_weights: Literal["k+1", "k+2"] = setting(
+        "k+1", "weight of the groups that share k earlier states: as its authors have it, or as verl-agent does"
+    )
+    shrinkage: float = setting(
+        0.0,
+        "0: off; c: steps are told the mean of those who did the same there, times n/(n + c) for n episodes (ECPO)",
+        ge=0,
+    )
+    lam: float = setting(1.0, "value: λ of GAE over turns", ge=0, le=1)
+    lam_alpha: float = setting(0.0, "value: 0: off; λ = 1 − 1/(α·turns) instead, at least 0 (VAPO)", ge=0)
+    lam_end: float = setting(
+        0.0, "value: 0: off; q: λ = q^(1/(turns − 1)) instead, so that q is left at the first turn", ge=0, lt=1
+    )
+    critic: Literal["head", "model"] = setting(
+        "head", "value: read from the policy's hidden state, or from a second model of equal size"
+    )
+    value_lr: float = setting(0.0, "value: 0: 1e-3 for a head, five times the policy's for a model", ge=0)
+    value_warmup: int = setting(
+        5, "value: steps at first in which only the value learns, and the policy follows episode credit", ge=0
+    )
+    teacher: str = setting("", "distill: model whose log-probs are the credit; it reads the same tokens")
+    outcome_weight: float = setting(0.0, "distill: weight of the episode's advantage beside it", ge=0)
+    branches: BranchSection = setting(BranchSection(), "where branch continues from")
+
+    @model_validator(mode="after")
+    def _check(self) -> CreditSection:
+        for name, rules in READ_BY.items():
+            if self.rule not in rules and getattr(self, name) != type(self).model_fields[name].default:
+                value = getattr(self, name)
+                told = f"credit.{name}" + (
+                    "" if name == "branches" else f" = {value:g}" if type(value) is float else f" = {value}"
+                )
+                raise ValueError(
+                    f'{told} does nothing while credit.rule = "{self.rule}"; remove it, or set credit.rule = "{rules[0]}"'
+                )
+        if self.gamma == 1 and self.rule == "discounted":
+            raise ValueError(
+                'credit.rule = "discounted" with credit.gamma = 1 is the rule "episode"; set credit.gamma below 1, say 0.99'
+            )
+        if self.rule == "turn" and self.turns == "returns" and self.scale != "none":
+            raise ValueError(
+                f'credit.rule = "turn" is defined without a std; set credit.scale = "none" instead of "{self.scale}"'
+            )
+        if self.rule == "distill" and not self.teacher:
+            raise ValueError('credit.rule = "distill" needs credit.teacher, the name or folder of a model')
+        if sum((self.lam != 1, self.lam_alpha > 0, self.lam_end > 0)) > 1:
+            raise ValueError("credit.lam, lam_alpha and lam_end are three ways to set one λ; keep one of them")
+        if self.rule == "value" and (self.scale != "none" or self.baseline != "auto"):
+            raise ValueError(
+                'credit.rule = "value" has the value as its baseline; leave credit.baseline = "auto" and scale = "none"'
+            )
+        if self.anchor == "graph" and (self.history or self.shrinkage):
+            raise ValueError('credit.history and credit.shrinkage belong to credit.anchor = "returns"; remove them')
+        if self.baseline == "loo" and self.scale == "group":
+            raise ValueError(
+                'credit.baseline = "loo" with credit.scale = "group" divides by a std that can be zero; '
+                'use baseline = "mean" with scale = "group", or scale = "none"'
+            )
+        return self
+
+    @property
+    def by_turn(self) -> bool:
+        """Whether the rule asks what single turns earned."""
+        return self.rule in ("turn", "anchor", "value")
+
+    @property
+    def resolved_baseline(self) -> str:
+        return self.baseline if self.baseline != "auto" else ("loo" if self.scale == "none" else "mean")

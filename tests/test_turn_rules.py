@@ -1,0 +1,129 @@
+"""Rules that spread rewards, values and a teacher's opinion over turns and tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from milepost.advantages import adaptive_lambda, advantages, discounted_returns, gae, relative_lambda
+from milepost.credit import assign
+from milepost.credit_sections import CreditSection
+from milepost.recipe import make_recipe
+from milepost.sections import RolloutSection
+from milepost.types import Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
+
+DONE = StopReason(StopKind.TERMINATED, "ended")
+
+
+def group_of(*num_turns, name="g", source="", tokens=1):
+    episodes = []
+    for i, turns in enumerate(num_turns):
+        sampled = Sampled(np.zeros(tokens), np.zeros(tokens), 1.0, ((0, 0),), "stop")
+        episodes.append(Episode(EpisodeId("train", 1, name, i), name, (Turn(np.zeros(1), sampled),) * turns, DONE))
+    return Group(name, Task(name, "?", source=source), tuple(episodes))
+
+
+def told(group, totals, per_turn=None, section=None, **more):
+    ids = [e.id for e in group.episodes]
+    if per_turn is not None:
+        more["turn_rewards"] = dict(zip(ids, per_turn))
+    more = {key: dict(zip(ids, value)) if isinstance(value, list) else value for key, value in more.items()}
+    (credits,) = assign([group], [[Reward(t) for t in totals]], CreditSection(**section), RolloutSection(), **more)
+    return [c.advantages for c in credits]
+
+
+def test_a2_process_rewards_are_normalised_over_all_steps():
+    # Steps 1, 0 and 0, 0, 1: mean .4, std .489898; then summed from each step on.
+    section = {"rule": "turn", "turns": "process", "baseline": "mean", "delta": 1e-12, "scale": "group"}
+    first, second = told(group_of(2, 3), [1, 1], [[1, 0], [0, 0, 1]], section)
+    assert first == pytest.approx([0.408248, -0.816497], abs=1e-6)
+    assert second == pytest.approx([-0.408248, 0.408248, 1.224745], abs=1e-6)
+
+
+def test_b1_e9_discounts():
+    assert discounted_returns([0, 0, 1], 0.95) == pytest.approx([0.9025, 0.95, 1])
+    (first, _) = told(group_of(5, 5), [1, 0], section={"rule": "discounted", "gamma": 0.95, "baseline": "none"})
+    assert first == pytest.approx([0.814506, 0.857375, 0.9025, 0.95, 1], abs=1e-6)
+
+
+def test_b4_mt_grpo_pays_the_first_turn_to_the_first_turn_alone():
+    # Outcome 1 and 0, first turn's reward .2 and .4: under z-scores the two cancel where both are told.
+    totals, per_turn = [1.2, 0.4], [[0.2, 1.0], [0.4, 0.0]]
+    z = {"rule": "turn", "turns": "first", "baseline": "mean", "scale": "group", "std": "sample", "delta": 1e-12}
+    first, second = told(group_of(2, 2), totals, per_turn, z)
+    assert first == pytest.approx([0, 0.707107], abs=1e-6) and second == pytest.approx([0, -0.707107], abs=1e-6)
+    first, second = told(group_of(2, 2), totals, per_turn, {"rule": "turn", "turns": "first", "baseline": "mean"})
+    assert first == pytest.approx([0.4, 0.5]) and second == pytest.approx([-0.4, -0.5])
+
+
+def test_b6_advantages_over_turns():
+    assert gae([0, 0, 1], [0.3, 0.5, 0.8], 0.95, 0.9) == pytest.approx([0.543505, 0.431, 0.2])
+    assert gae([0, 0, 1], [0, 0, 0], 1, 1).tolist() == [1, 1, 1]
+    rewards = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]  # RAGEN's vector
+    found = gae(rewards, [0.1 * i for i in range(11)], 1, 1)
+    assert found == pytest.approx([2.0, 1.9, 1.8, 1.7, 1.6, 1.5, 0.4, 0.3, 0.2, 0.1, 0.0])
+    assert [adaptive_lambda(0.05, n) for n in (10, 100, 1000)] == pytest.approx([0, 0.8, 0.98])
+    assert relative_lambda(0.5, 5) == pytest.approx(0.840896, abs=1e-6) and relative_lambda(0.5, 1) == 1
+
+
+def test_b6_the_rule_uses_values_of_turns_and_no_group():
+    section = {"rule": "value", "gamma": 0.95, "lam": 0.9}
+    values = [[0.3, 0.5, 0.8], [0.0]]
+    first, second = told(group_of(3, 1), [1, 1], section=section, turn_values=values)
+    assert first == pytest.approx([0.543505, 0.431, 0.2]) and second.tolist() == [1.0]  # equal totals, yet told
+    first, _ = told(
+        group_of(5, 1), [0, 1], section={"rule": "value", "lam_end": 0.5}, turn_values=[[0.0] * 4 + [1.0], [0.0]]
+    )
+    assert first == pytest.approx([-(0.5 ** (1 - t / 4)) + (0.5 ** ((3 - t) / 4) if t < 4 else 0) for t in range(5)])
+
+
+def test_while_the_value_learns_the_policy_follows_its_episodes():
+    first, second = told(group_of(2, 1), [1, 0], section={"rule": "value"}, turn_values=None)
+    assert first.tolist() == [1, 1] and second.tolist() == [-1]
+
+
+def test_a_value_out_of_reach_says_nothing():
+    group = group_of(2, 1)
+    only = {group.episodes[0].id: [0.25, 0.5]}
+    (credits,) = assign([group], [[Reward(1), Reward(0)]], CreditSection(rule="value"), RolloutSection(), turn_values=only)
+    assert credits[0].advantages.tolist() == [0.75, 0.5] and credits[1].advantages.tolist() == [0]
+
+
+def test_distillation_tells_each_token_what_the_teacher_thinks():
+    gaps = [[0.5, -1.0, 0.25, 0.0], [-0.1, 0.1]]
+    first, second = told(group_of(2, 1, tokens=2), [1, 0], section={"rule": "distill", "teacher": "t"}, teacher_gaps=gaps)
+    assert first.tolist() == gaps[0] and second.tolist() == gaps[1]
+    section = {"rule": "distill", "teacher": "t", "outcome_weight": 0.5}
+    first, second = told(group_of(2, 1, tokens=2), [1, 0], section=section, teacher_gaps=gaps)
+    assert first.tolist() == [1.0, -0.5, 0.75, 0.5] and second == pytest.approx([-0.6, -0.4])
+
+
+def test_b14_sources_that_pay_on_other_scales_are_told_as_strongly():
+    rewards, groups = [1, 0, 0.1, 0], ["a", "a", "b", "b"]
+    settings = {"baseline": "mean", "delta": 0.0, "sources": ["large", "large", "small", "small"]}
+    assert advantages(rewards, groups, scale="source", **settings) == pytest.approx([1, -1, 1, -1])
+    assert advantages(rewards, groups, scale="none", **settings) == pytest.approx([0.5, -0.5, 0.05, -0.05])
+    groups = [group_of(1, 1, name=name, source=name) for name in ("large", "small")]
+    credits = assign(groups, [[Reward(1), Reward(0)], [Reward(0.1), Reward(0)]],
+                     CreditSection(scale="source", baseline="mean", delta=0.0), RolloutSection())  # fmt: skip
+    assert [float(c.advantages[0]) for row in credits for c in row] == pytest.approx([1, -1, 1, -1])
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"shrinkage": 2}, 'credit.shrinkage = 2 does nothing while credit.rule = "episode"; remove it, or set credit'),
+        ({"rule": "anchor", "lam": 0.9}, 'credit.lam = 0.9 does nothing while credit.rule = "anchor"'),
+        ({"branches": {"num": 3}}, 'credit.branches does nothing while credit.rule = "episode"'),
+        ({"rule": "branch", "branches": {"at": "uncertain", "every": 3}}, "credit.branches.every = 3 does nothing"),
+        ({"rule": "branch", "branches": {"sqrt": True}}, "credit.branches.sqrt does nothing"),
+        ({"rule": "distill"}, "needs credit.teacher"),
+        ({"rule": "value", "lam": 0.9, "lam_alpha": 0.05}, "keep one of them"),
+        ({"rule": "value", "scale": "group"}, "has the value as its baseline"),
+        ({"rule": "anchor", "anchor": "graph", "history": 2}, 'belong to credit.anchor = "returns"'),
+    ],
+)  # fmt: skip
+def test_settings_that_do_nothing_are_refused(section, said):
+    with pytest.raises(RecipeError) as error:
+        make_recipe({"credit": section, "env": {"name": "calc"}})
+    assert said in str(error.value)
