@@ -147,7 +147,7 @@ def world_of(recipe: Recipe, spec: EnvSpec, policy: Policy, style: Style) -> Ite
         section.name if section.isolated else spec, section.max_concurrent, isolated=section.isolated,
         step_seconds=section.step_seconds, reset_seconds=section.reset_seconds,
     ) as hosts:  # fmt: skip
-        yield World(spec, hosts, section, section.max_context_tokens or context, recipe.seed, style)
+        yield World(spec, hosts, section, section.max_context_tokens or context, recipe.seed, asked=style)
 
 
 def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str], tokenizer: Any, spec: EnvSpec | None = None) -> None:

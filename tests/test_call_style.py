@@ -118,7 +118,7 @@ def test_tools_are_shown_as_schemas_beside_the_system_message():
             "properties": {"order": {"type": "integer"}, "share": {"type": "number"}, "note": {"type": "string"},
                            "now": {"type": "boolean"}}}}}  # fmt: skip
     style = model_style(HERMES, spec_of(tools), AUTO)
-    world = World(spec_of(tools), None, EnvSection(tool_format="model"), 999, 0, style)
+    world = World(spec_of(tools), None, EnvSection(tool_format="model"), 999, 0, asked=style)
     opening = world.opening([{"role": "user", "content": "17?"}])
     shown = HERMES.decode(prompt_ids(opening, HERMES, AUTO, style.schemas).tolist())
     assert shown == (
@@ -230,7 +230,7 @@ class Played:
             make_recipe({"env": {"name": name, "tool_format": "model", **limits}}),
         )
         style = style_of(tokenizer, self.spec, self.recipe.env, self.recipe.tasks)
-        self.world = World(self.spec, None, self.recipe.env, 4000, 0, style)  # type: ignore[arg-type]
+        self.world = World(self.spec, None, self.recipe.env, 4000, 0, asked=style)  # type: ignore[arg-type]
         self.codec = codec_of(type("P", (), {"tokenizer": tokenizer})(), self.recipe, style)
         (row,) = self.spec.generate(1, 0, min_steps=2, max_steps=2)
         self.task = Task("k", row["prompt"], columns=row)
