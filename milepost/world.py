@@ -48,10 +48,10 @@ class World:
     context: int
     """Most tokens of a history, the next action included."""
     seed: int
-    branches: BranchSection | None = None
-    """From where further episodes continue each one; None: from nowhere."""
     asked: Style | None = None
     """How calls are written, where the model's template was asked; else `limits.tool_format` says it."""
+    branches: BranchSection | None = None
+    """From where further episodes continue each one; None: from nowhere."""
 
     @property
     def style(self) -> Style:

@@ -60,7 +60,7 @@ def play(policy, tasks, branches, spec=SPEC, *, samples=2, seed=0, max_turns=7, 
     section = EnvSection(name=spec.name, max_turns=max_turns, max_invalid=99, **limits)
     sampler = LocalEngine(policy.model, policy.eos_ids, seed=seed)
     with Hosts(spec, section.max_concurrent, num_retries=0) as hosts:
-        world = World(spec, hosts, section, 2000, seed, branches)
+        world = World(spec, hosts, section, 2000, seed, branches=branches)
         codec = codec_of(policy, make_recipe({"tasks": {"format": "text"}}))
         groups = play_world(tasks, sampler, codec, world, phase="train", step=0, num_samples=samples,
                             max_new_tokens=40, settings=SamplingSettings())  # fmt: skip
