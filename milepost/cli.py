@@ -101,6 +101,17 @@ def _recipe_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--over", required=True, metavar="KEY=V1,V2", help="for example optimizer.lr=5e-6,1e-5,2e-5")
     command.add_argument("--seeds", default="0,1", help="comma-separated seeds")
     command.set_defaults(run=run_sweep)
+    command = commands.add_parser(
+        "ablate", help="is a part of the recipe worth anything? with and without it over paired seeds"
+    )
+    _add_recipe(command)
+    command.add_argument("--without", action="append", default=[], metavar="NAME",
+                         help="a part of the reward or any key: milestones, milestones.step, kl.beta, sft")  # fmt: skip
+    command.add_argument("--with", action="append", default=[], metavar="KEY=VALUE", dest="with_",
+                         help="the other way round: the recipe has it not, the other arm has")  # fmt: skip
+    command.add_argument("--seeds", default="0-9", help="such as 0-9 or 0,1,5; fewer than 6 show nothing")
+    command.add_argument("--json", action="store_true", help="machine-readable")
+    command.set_defaults(run=run_ablate)
 
 
 def _check_commands(commands: argparse._SubParsersAction) -> None:
@@ -345,6 +356,18 @@ def run_sweep(args: argparse.Namespace) -> int:
     from milepost.stages.sweep import sweep
 
     print(sweep(args.recipe, args.overrides, args.over, args.seeds))
+    return 0
+
+
+def run_ablate(args: argparse.Namespace) -> int:
+    import json
+
+    from milepost.ablation_report import text, write_page
+    from milepost.stages.ablate import ablate, facts
+
+    result = ablate(args.recipe, args.overrides, without=args.without, with_=args.with_, seeds=args.seeds)
+    page = write_page(result)
+    print(json.dumps(facts(result), indent=2, ensure_ascii=False) if args.json else f"{text(result)}\nreport: {page}")
     return 0
 
 

@@ -33,6 +33,18 @@ def disk_problem(error: BaseException) -> str | None:
     return disk_problem(error.__cause__) if error.__cause__ else None
 
 
+def write_whole(path: Path, text: str) -> Path:
+    """Writes a file in one move, so that readers find the old one or the new one. Raises StoreError."""
+    draft = path.with_name(f"{path.name}.tmp")
+    try:
+        draft.write_bytes(text.encode("utf-8", "replace"))
+        os.replace(draft, path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise StoreError(f"{path} cannot be written: {disk_problem(error) or error}; free some space there") from error
+    return path
+
+
 class WriteLock:
     """Keeps two processes from writing one run. The kernel drops it when its holder dies, so it cannot go stale.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from milepost.charts import Series, line_chart, short, sparkline
-from milepost.disk import StoreError, disk_problem
+from milepost.disk import write_whole
 from milepost.evaluate import BarVerdict, EvalReport, Interval, standard_bar
 from milepost.store import Run, StoredEpisode
 from milepost.types import VERDICTS, RecipeError, Task
@@ -119,22 +118,16 @@ FILES = (("store.sqlite", "metrics, every episode (ids, log-probs, rewards by pa
 def write_report(run_path: str | Path) -> Path:
     """Writes `report.html` into the run's folder and returns its path. Needs no network, then or when it is read."""
     with Run.open(run_path) as run:
-        environment = Environment(
-            loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-            lstrip_blocks=True,
-        )  # fmt: skip
-        page = environment.get_template("report.html.j2").render(**_page(run))
-        target = run.path / "report.html"
-        draft = target.with_suffix(".html.tmp")
-        try:
-            draft.write_bytes(page.encode("utf-8", "replace"))
-            os.replace(draft, target)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise StoreError(
-                f"{target} cannot be written: {disk_problem(error) or error}; free some space there"
-            ) from error
-    return target
+        return write_whole(run.path / "report.html", page("report.html.j2", path=str(run.path.resolve()), **_page(run)))
+
+
+def page(template: str, **values: Any) -> str:
+    """A page of one of the templates beside this file."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template(template).render(written=time.strftime("%Y-%m-%d %H:%M"), **values)
 
 
 def show(run_path: str | Path, *, width: int = 100, color: bool = False) -> str:
@@ -396,7 +389,6 @@ def _page(run: Run) -> dict[str, Any]:
     recipe = json.loads((run.path / "recipe.json").read_text(encoding="utf-8"))
     return {
         "name": run.name,
-        "path": str(run.path.resolve()),
         "progress": _progress_text(run),
         "verdict": verdict,
         "clauses": [(_mark(c.passed), c.passed, c.text) for c in verdict.bar.clauses] if verdict.bar else [],
@@ -409,7 +401,6 @@ def _page(run: Run) -> dict[str, Any]:
         "recipe": json.dumps(recipe, indent=2, ensure_ascii=False),
         "facts": [(key, _fact(value)) for key, value in run.meta().items() if key not in ("status", "created")],
         "files": files,
-        "written": time.strftime("%Y-%m-%d %H:%M"),
     }
 
 
