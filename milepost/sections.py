@@ -174,7 +174,7 @@ class RolloutSection(Section):
 class EnvSection(Section):
     """Episodes of many turns in an environment; everything is off while `name` is empty."""
 
-    name: str = setting("", "calc, desk, maze, repair, module:object or file.py:object; empty: single answers")
+    name: str = setting("", "calc, desk, maze, repair, babyai, …, module:object or file.py:object; empty: single answers")
     tool_format: Literal["terse", "hermes", "llama", "model"] = setting(
         "terse",
         "how tool calls are written; terse costs fewest tokens; model: as the model's own chat template does, which is "

@@ -248,11 +248,8 @@ def test_environments_are_found_by_name(tmp_path):
     ("name", "says"),
     [
         # case E12
-        (
-            "clac",
-            "envs.name = 'clac' is no environment; did you mean 'calc'? there are calc, desk, maze, repair, or name "
-            "your own as",
-        ),
+        ("clac", "envs.name = 'clac' is no environment; did you mean 'calc'? there are calc, desk, maze, repair, "),
+        ("boot", "or name your own as module:object or file.py:object"),
         ("Maze", "did you mean 'maze'?"),
         ("chess", "envs.name = 'chess' is no environment; there are calc, desk, maze, repair"),
         ("milepost.envs.calc:Calc", "milepost.envs.calc has no EnvSpec 'Calc'; it has SPEC"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from milepost.envs.find import find_env
+from milepost.envs.find import FOREIGN, find_env
 from milepost.recipe import load_recipe
 from milepost.scripted import demonstrator, play_script
 from milepost.tools import parse
@@ -18,6 +18,8 @@ RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 def shown(path, num_tasks):
     """(task, what its demonstrator played) for the first tasks of a recipe."""
     recipe = load_recipe(path)
+    if recipe.env.name in FOREIGN:
+        pytest.importorskip(FOREIGN[recipe.env.name][0])
     spec = find_env(recipe.env.name, "env.name")
     script = demonstrator(recipe.sft.demonstrations, spec)
     for index, row in enumerate(spec.generate(num_tasks, 0, **recipe.tasks.sources[0].params)):
@@ -40,7 +42,7 @@ def test_demonstrations_end_by_themselves_and_hold_calls_that_can_be_read(path):
     for spec, _, played in shown(path, 50):
         assert played.ended
         assert all(call.error is None for step in played.steps for call in parse(step.text, spec.tools).calls)
-        assert all(len(step.action.calls) == 1 for step in played.steps)
+        assert not spec.tools or all(len(step.action.calls) == 1 for step in played.steps)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
