@@ -23,7 +23,7 @@ import torch
 
 from milepost.advantages import advantages
 from milepost.forest import aggregation_weights
-from milepost.loss import Events, policy_loss, summarize
+from milepost.loss import Events, policy_loss, summarize, top_entropy
 from milepost.recipe import make_recipe
 from milepost.sections import CorrectionSection, KlSection, LossSection
 
@@ -111,7 +111,8 @@ def theirs(trainer, inputs, options):
             setattr(trainer, name, old)
 
 
-def ours(trainer, inputs, loss: LossSection, kl: KlSection, correction: CorrectionSection | None = None, rows=slice(None)):
+def ours(trainer, inputs, loss: LossSection, kl: KlSection, correction: CorrectionSection | None = None, rows=slice(None),
+         masked=None):  # fmt: skip
     """Our loss over the flat events of some rows; weights always over the whole batch."""
     lengths = inputs["completion_mask"].sum(1).numpy()
     weights = aggregation_weights(lengths, ["a"] * 4 + ["b"] * 4, loss.aggregate, loss.constant or CAP)[rows]
@@ -121,6 +122,7 @@ def ours(trainer, inputs, loss: LossSection, kl: KlSection, correction: Correcti
     events = Events(
         inputs["advantages"][rows][number], torch.tensor(weights)[number], number, len(mask),
         flat["sampling_per_token_logps"], flat.get("old_per_token_logps"), flat["ref_per_token_logps"] if kl.beta else None,
+        masked,
     )  # fmt: skip
     value, stats = policy_loss(
         logprobs_of(trainer, inputs)[rows][mask], events, loss, kl, correction or CorrectionSection(kind="none"),
@@ -198,6 +200,24 @@ VARIANTS = {
 def test_variant_equals_trl(trainer, inputs, name):
     options, loss, kl = VARIANTS[name]
     check_equal(ours(trainer, inputs, loss, kl), theirs(trainer, inputs, options))
+
+
+def test_masks_of_tokens_equal_trl(trainer, inputs):
+    """V3.2's mask of negative sequences, and the half of the tokens with the highest entropy, each alone and both."""
+    mask = inputs["completion_mask"].bool()
+    with torch.no_grad():
+        ids, attention = (torch.cat([inputs[f"{p}_{n}"] for p in ("prompt", "completion")], 1) for n in ("ids", "mask"))
+        entropy = trainer._get_per_token_logps_and_entropies(trainer.model, ids, attention, CAP, compute_entropy=True)[1]
+    flat = entropy[mask].double().numpy()
+    masked = torch.from_numpy(~top_entropy(flat, np.ones(len(flat), bool), 0.5))
+    for delta, share in ((0.05, 1.0), (None, 0.5), (0.05, 0.5)):
+        trl = theirs(trainer, inputs, {"off_policy_mask_threshold": delta, "top_entropy_quantile": share})
+        mine = ours(
+            trainer, inputs, LossSection(negative_mask=delta or 0.0), KlSection(), masked=None if share == 1 else masked
+        )
+        check_equal(mine, trl)
+        assert all(0 < mine[2][name] < 1 for name in mine[2] if name.startswith("tokens/masked"))
+    assert mine[2]["tokens/masked_any"] > mine[2]["tokens/masked_negative"] > 0
 
 
 def test_truncated_importance_weights_equal_trl(trainer, inputs):
