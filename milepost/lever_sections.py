@@ -151,6 +151,13 @@ def _check_groups(recipe: Recipe) -> None:
             f"levers.keep_of_group = {levers.keep_of_group} keeps all of a group of {largest_group(recipe)}; use at most "
             f"{largest_group(recipe) - 1}, or raise rollout.group_size"
         )
+    if recipe.credit.rule == "branch":
+        for key in ("keep_of_group", "repair_groups", "skip_void_turns"):
+            if getattr(levers, key):
+                raise ValueError(
+                    f'levers.{key} cannot go with credit.rule = "branch": an episode that is left out may be the trunk of '
+                    "others; remove one of them"
+                )
     if levers.skip_void_turns and not recipe.env.name:
         raise ValueError(
             "levers.skip_void_turns does nothing while env.name is empty: a single answer has no turn that calls nothing; "

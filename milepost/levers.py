@@ -25,6 +25,11 @@ Assign = Callable[[Sequence[Group], Rewards], list[list[Credit]]]
 """Credit of the episodes of groups; the result is nested as they are."""
 
 
+def verdicts(group: Group, rewards: Sequence[Reward]) -> list[bool]:
+    """Success of the group's judged members; what continues another episode is no sample of its own."""
+    return [r.success for e, r in zip(group.episodes, rewards) if e.branch_of is None and r.success is not None]
+
+
 # ---- group sizes -----------------------------------------------------------------------------------------------------
 
 
@@ -176,11 +181,11 @@ def refill(
 
 def _cost(kept: Sequence[tuple[Group, list[Reward]]], seen: Sequence[tuple[Group, list[Reward]]], rounds: int) -> dict:
     """Of a step's rollouts, all that were made and those beyond the batch; success over all, the batch's is no estimate."""
-    tokens, extra = (sum(e.num_sampled for g, _ in some for e in g.episodes) for some in (seen, kept))
-    rollouts, used = (sum(len(g.episodes) for g, _ in some) for some in (seen, kept))
-    success = [r.success for _, row in seen for r in row if r.success is not None]
-    found = {"refill/rounds": rounds, "refill/groups": len(seen) - len(kept), "refill/rollouts": rollouts - used,
-             "refill/tokens": tokens - extra, "tokens/sampled": tokens}  # fmt: skip
+    tokens, used = (sum(e.num_own for g, _ in some for e in g.episodes) for some in (seen, kept))
+    rollouts, of_batch = (sum(len(g.episodes) for g, _ in some) for some in (seen, kept))
+    success = [right for pair in seen for right in verdicts(*pair)]
+    found = {"refill/rounds": rounds, "refill/groups": len(seen) - len(kept), "refill/rollouts": rollouts - of_batch,
+             "refill/tokens": tokens - used, "tokens/sampled": tokens}  # fmt: skip
     return {name: float(n) for name, n in found.items()} | ({"success/sampled": float(np.mean(success))} if success else {})
 
 
@@ -235,8 +240,8 @@ class Ladder:
     """[successes, judged episodes] of each step since the last rise, the latest `window` of them."""
     now: list[int] = field(default_factory=lambda: [0, 0])
 
-    def observe(self, rewards: Sequence[Reward]) -> None:
-        judged = [r.success for r in rewards if r.success is not None]
+    def observe(self, judged: Sequence[bool]) -> None:
+        """Takes in successes and failures of the step."""
         self.now = [self.now[0] + sum(judged), self.now[1] + len(judged)]
 
     def end_step(self) -> bool:
@@ -365,11 +370,11 @@ class Levers:
     def observe(self, groups: Sequence[Group], rewards: Rewards) -> None:
         """Takes in what was sampled and scored, replaced groups included."""
         for group, row in zip(groups, rewards):
+            judged = verdicts(group, row)
             if self.horizon:
-                self.horizon.observe(row)
+                self.horizon.observe(judged)
             if self.stages and self.levels[group.task.key] == self.stages.level:
-                self.stages.observe(row)
-            judged = [r.success for r in row if r.success is not None]
+                self.stages.observe(judged)
             if self.section.mixed_chance and judged:
                 right, num = self.tries.get(group.task.key, (0.0, 0.0))
                 self.tries[group.task.key] = [right / 2 + sum(judged), num / 2 + len(judged)]
@@ -411,7 +416,7 @@ class Levers:
         episodes = [e for group in groups for e in group.episodes]
         times = [counts(group, row, section) for group, row in zip(groups, rewards)]
         if section.group_size_end or section.mixed_chance:
-            found["groups/size"] = len(episodes) / len(groups)
+            found["groups/size"] = sum(e.branch_of is None for e in episodes) / len(groups)
         if self.horizon:
             found["curriculum/turns"] = float(self.horizon.level)
         if self.stages:

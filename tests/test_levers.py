@@ -333,6 +333,21 @@ def test_all_fail():
     assert not all_fail(rewards(0, 1)) and not all_fail(rewards(None, None))
 
 
+def test_what_continues_another_episode_is_no_sample():
+    """A trunk that failed and a continuation of it that succeeded: the task failed in one try."""
+    trunk = episode(0, "t0")
+    later = Episode(
+        EpisodeId("train", 1, "t0", 1), trunk.group_id, (turn(), turn()), DONE, (trunk.id, 1), start_fingerprint="s"
+    )
+    branched = Group(trunk.group_id, Task("t0", "p"), (trunk, later))
+    recipe = recipe_of(levers={"mixed_chance": 0.8, "group_size_min": 4, "group_size_max": 32})
+    levers = Levers(recipe, tasks_of(2))
+    levers.observe([branched], [rewards(0, 1)])
+    assert levers.tries == {"t0": [0, 1]} and levers.metrics([branched], [rewards(0, 1)], 0) == {"groups/size": 1}
+    filled = refill([branched], [rewards(0, 1)], 1, alive, lambda num, seen: ([], []))
+    assert filled.metrics["tokens/sampled"] == 4 and filled.metrics["success/sampled"] == 0
+
+
 def test_the_latest_whole_success_is_remembered_by_where_it_is_stored():
     recipe = recipe_of(levers={"success_replay": True})
     levers = Levers(recipe, tasks_of(2))
@@ -353,7 +368,7 @@ def test_the_latest_whole_success_is_remembered_by_where_it_is_stored():
 def steps(ladder, *rows):
     rose = []
     for row in rows:
-        ladder.observe(rewards(*row))
+        ladder.observe([bool(r) for r in row if r is not None])
         rose.append(ladder.end_step())
     return rose
 
@@ -542,6 +557,8 @@ TWICE = {"update": {"num_iterations": 2}}
         ({"levers": {"difficulty_levels": 9}}, "levers.difficulty_levels does nothing without levers.difficulty_column"),
         ({"levers": {"difficulty_column": "x"}, "tasks": {"order": "as_given"}}, 'tasks.order = "as_given" both say'),
         ({"levers": {"skip_void_turns": True}}, "levers.skip_void_turns does nothing while env.name is empty"),
+        ({"levers": {"repair_groups": True}, "credit": {"rule": "branch"}, "env": {"name": "maze"}},
+         'levers.repair_groups cannot go with credit.rule = "branch"'),
         ({"levers": {"success_replay": True}, "credit": {"scale": "group"}}, 'cannot go with credit.scale = "group"'),
         ({"levers": {"success_replay": True}, "credit": {"rule": "turn"}}, 'cannot go with credit.rule = "turn"'),
         ({"levers": {"success_replay": True}, "kl": {"beta": 0.1, "place": "reward", "estimator": "k1"}},
