@@ -1,7 +1,8 @@
 """The expert of `babyai`: the bot that comes with MiniGrid, which solves BabyAI's levels, taught to read MiniGrid's own
 missions as well. It sees what the agent sees and remembers it. Torch-free.
 
-Not solved, because the bot cannot: boxes with a key inside, levels that begin with something in hand, mazes with a memory.
+Not solved: boxes with a key inside, levels that begin with something in hand, mazes that ask for a memory, and MiniGrid's
+own missions of two parts.
 """
 
 from __future__ import annotations
