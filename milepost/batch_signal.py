@@ -139,7 +139,8 @@ def reward_metrics(groups: Sequence[Group], rewards: Sequence[Sequence[Reward]])
     """
     by_group: dict[str, list[float]] = {}
     for group, row in zip(groups, rewards):
-        by_group.setdefault(group.id, []).extend(float(r.total) for r in row if r.total is not None and has_total(r))
+        judged = [r for e, r in zip(group.episodes, row) if e.branch_of is None]  # what continues another is no sample
+        by_group.setdefault(group.id, []).extend(float(r.total) for r in judged if r.total is not None and has_total(r))
     values = [np.array(v, np.float64) for v in by_group.values() if v]
     several = [v for v in values if len(v) > 1]
     result: dict[str, float] = {}

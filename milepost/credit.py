@@ -94,6 +94,20 @@ def assign(
     return [[next(flat) for _ in group.episodes] for group in groups]
 
 
+def returns_of_turns(
+    groups: Sequence[Group], rewards: Sequence[Sequence[Reward]], section: CreditSection, rollout: RolloutSection,
+    kl_penalty: Mapping[EpisodeId, float] | None = None, *, turn_rewards: PerEpisode | None = None,
+    part_weights: Mapping[str, float] | None = None,
+) -> dict[EpisodeId, np.ndarray]:  # fmt: skip
+    """Σ_{k≥t} γ^(k−t)·r_k of each turn, of the episodes in the baseline: what a value is to learn."""
+    batch = _judged(groups, rewards, rollout, kl_penalty or {}, part_weights)
+    return {
+        e.id: discounted_returns(_earned(e, r, total, turn_rewards or {}), section.gamma)
+        for e, r, total, there in zip(batch.episodes, batch.rewards, batch.totals, batch.counted)
+        if there
+    }
+
+
 @dataclass(frozen=True)
 class _Judged:
     """A batch's episodes in one row, with what their rewards say."""

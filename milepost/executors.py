@@ -95,6 +95,12 @@ class Executor:
         if not self.in_pieces:
             log.warning(f"rows longer than update.tokens_per_call cannot be run in pieces ({why}): whole from now on")
 
+    def hidden(self, batch: Batch, call: Call) -> Tensor:
+        """The last hidden states that the call's events are read from, [len(call.event), width]."""
+        laid = _Laid(self, batch, call, self.kind)
+        _count(self.counters, call, 0, torch.is_grad_enabled())
+        return laid.hidden()[laid.where][laid.which]
+
     def readouts(self, batch: Batch) -> Iterator[tuple[Call, Readout]]:
         """Every call without gradient."""
         with torch.no_grad():
@@ -181,13 +187,23 @@ class _Laid:
 
     def states(self, first: int, last: int, more: Mapping[str, Any]) -> Tensor:
         """Hidden states, or logits without a linear head, of columns first … last − 1 of all rows; [R · columns, d]."""
-        head = self.executor.head
+        head, inputs = self.executor.head, self._inputs(first, last, more)
+        whole = self.executor.model(**inputs).logits if head is None else head.body(**inputs).last_hidden_state
+        return whole.flatten(0, 1)
+
+    def hidden(self) -> Tensor:
+        """Hidden states of all rows, whether or not the head is linear; [R · L, d]."""
+        head, inputs = self.executor.head, self._inputs(0, self.call.width, {"use_cache": False})
+        if head is not None:
+            return head.body(**inputs).last_hidden_state.flatten(0, 1)
+        return self.executor.model(**inputs, output_hidden_states=True).hidden_states[-1].flatten(0, 1)
+
+    def _inputs(self, first: int, last: int, more: Mapping[str, Any]) -> dict[str, Any]:
         inputs: dict[str, Any] = {"input_ids": self._tensor(self.ids[:, first:last]),
                                   "position_ids": self._tensor(self.positions[:, first:last]), **more}  # fmt: skip
         if self.masked:
             inputs["attention_mask"] = self._tensor(tree_mask(self.batch, self.call, first, last))[:, None]
-        whole = self.executor.model(**inputs).logits if head is None else head.body(**inputs).last_hidden_state
-        return whole.flatten(0, 1)
+        return inputs
 
     def read(self, states: Tensor, which: Tensor, events: Any) -> Readout:
         """Of some events, at the states that they are read from."""

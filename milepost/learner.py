@@ -72,6 +72,8 @@ class Learner:
         self.warmup_steps = min(10, total_steps // 5) if optimizer.warmup_steps < 0 else optimizer.warmup_steps
         self.working = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
         self.masters = {name: policy.masters[name] for name in self.working}
+        self.critic: Any = None
+        """What learns beside the policy, if credit asks for it (critics.Critic); in the same state."""
         self.optimizer = torch.optim.AdamW(
             list(self.masters.values()),
             lr=lr,
@@ -147,6 +149,7 @@ class Learner:
             "num_steps": self.num_steps,
             "executor": self.executor.kind,
             "proven": self.executor.proven,
+            **({} if self.critic is None else {"critic": self.critic.state()}),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -156,6 +159,8 @@ class Learner:
         self.optimizer.load_state_dict(state["optimizer"])
         self.num_steps = state["num_steps"]
         self.executor.kind, self.executor.proven = state["executor"], state["proven"]
+        if self.critic is not None:
+            self.critic.load_state(state["critic"])
         self._refresh()
 
     def _gradients(self) -> _MasterGradients:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from milepost.engines.base import Sampler, SampleRequest, SamplingSettings, Talk
@@ -12,33 +13,67 @@ from milepost.types import EpisodeId, Sampled
 _PATIENCE = 0.02
 """Seconds that a decoding step waits for isolated environments: short beside the step, long for a quick tool."""
 
+_WAKING = 5
+"""Rounds of the event loop from one move to the next that follows from it, at most."""
+
 
 class Pump:
     """Feeds the sampler: requests of all episodes join one conversation; each is answered when its turn is sampled."""
 
-    def __init__(self, sampler: Sampler, settings: SamplingSettings, *, wait: bool) -> None:
-        self.sampler, self.settings, self.wait = sampler, settings, wait
+    def __init__(self, sampler: Sampler, settings: SamplingSettings, *, wait: bool, num_seats: int) -> None:
+        """`wait`: nobody decodes before all who are with their world have answered, so that who was quicker changes no bit;
+        `num_seats`: episodes that may be played at the same time."""
+        self.sampler, self.settings, self.wait, self.num_seats = sampler, settings, wait, num_seats
+        self.waiting: list[tuple[EpisodeId, asyncio.Future[None]]] = []
         self.talk: Talk | None = None
         self.queue: list[tuple[SampleRequest, asyncio.Future[Sampled]]] = []
         self.answers: dict[EpisodeId, asyncio.Future[Sampled]] = {}
         self.num_outside = 0
         """Episodes that are with their environment."""
         self.moved = asyncio.Event()
+        self.num_moves = 0
+
+    @contextlib.asynccontextmanager
+    async def seat(self, name: EpisodeId) -> AsyncIterator[None]:
+        """Waits until it may be played. Free seats go by name, not by who asked first: that would be a race."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append((name, turn))
+        self._move()
+        await turn
+        try:
+            yield
+        finally:
+            self.num_seats += 1
+            self._move()
+
+    def _seated(self) -> bool:
+        """Gives free seats to those who wait; whether it did."""
+        self.waiting = sorted((one for one in self.waiting if not one[1].done()), key=lambda one: one[0])
+        free, self.waiting = self.waiting[: self.num_seats], self.waiting[self.num_seats :]
+        self.num_seats -= len(free)
+        for _, turn in free:
+            turn.set_result(None)
+        return bool(free)
 
     async def sample(self, request: SampleRequest) -> Sampled:
         answer: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
         self.queue.append((request, answer))
-        self.moved.set()
+        self._move()
         return await answer
+
+    def _move(self) -> None:
+        self.num_moves += 1
+        self.moved.set()
 
     async def outside(self, work: Any) -> Any:
         """Awaits what an environment does, while others decode."""
         self.num_outside += 1
+        self._move()
         try:
             return await work
         finally:
             self.num_outside -= 1
-            self.moved.set()
+            self._move()
 
     def over(self, episode: EpisodeId) -> None:
         if self.talk is not None:
@@ -68,8 +103,9 @@ class Pump:
         until = loop.time() + _PATIENCE
         busy = self.talk is not None and self.talk.num_active > 0
         while True:
-            for _ in range(3):  # an answer wakes its episode, which acts, which is handed to its environment
-                await asyncio.sleep(0)
+            await self._quiet()
+            if not (self.wait and self.num_outside) and self._seated():
+                continue
             left = until - loop.time()
             if not self.num_outside or (not self.wait and (left <= 0 or not busy)):
                 return
@@ -78,6 +114,15 @@ class Pump:
                 await asyncio.wait_for(self.moved.wait(), None if self.wait else left)
             except TimeoutError:
                 return
+
+    async def _quiet(self) -> None:
+        """Until nobody has moved for a while: an answer wakes its episode, which acts, which is handed to its environment.
+        Whoever moves last, even just now, has the same time for what follows."""
+        seen = -1
+        while seen != self.num_moves:
+            seen = self.num_moves
+            for _ in range(_WAKING):
+                await asyncio.sleep(0)
 
     def _join(self) -> None:
         """In an order that does not depend on who was quicker."""

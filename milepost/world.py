@@ -123,11 +123,10 @@ def play_world(
     sizes = sizes_of(num_samples, tasks)
 
     async def everything() -> None:  # what it returned, asyncio.run would spell out to the last token
-        pump = Pump(sampler, settings, wait=not world.limits.isolated)
-        seats = asyncio.Semaphore(world.limits.max_concurrent)
+        pump = Pump(sampler, settings, wait=not world.limits.isolated, num_seats=world.limits.max_concurrent)
         played = [
             asyncio.ensure_future(
-                _family(task, EpisodeId(phase, step, task.key, member), size, world, codec, pump, seats, max_new_tokens)
+                _family(task, EpisodeId(phase, step, task.key, member), size, world, codec, pump, max_new_tokens)
             )
             for task, size in zip(tasks, sizes)
             for member in range(size)
@@ -203,11 +202,10 @@ def _continued(text: str, opened: str) -> str:
 
 
 async def _family(
-    task: Task, name: EpisodeId, size: int, world: World, codec: Codec, pump: Pump, seats: asyncio.Semaphore,
-    max_new_tokens: int,
-) -> list[Episode]:  # fmt: skip
+    task: Task, name: EpisodeId, size: int, world: World, codec: Codec, pump: Pump, max_new_tokens: int
+) -> list[Episode]:
     """A member of a group, and those who continue from its branch points, numbered behind the group's `size` members."""
-    trunk, points = await _play(_Play(task, name, world, codec, pump, max_new_tokens), seats)
+    trunk, points = await _play(_Play(task, name, world, codec, pump, max_new_tokens))
     branches = world.branches
     if branches is None or not points or trunk.stop.kind is StopKind.FAULT:
         return [trunk]
@@ -218,17 +216,17 @@ async def _family(
         for at, saved in enumerate(points)
         for one in range(branches.num)
     ]  # fmt: skip
-    return [trunk, *[episode for episode, _ in await asyncio.gather(*(_play(other, seats) for other in others))]]
+    return [trunk, *[episode for episode, _ in await asyncio.gather(*map(_play, others))]]
 
 
 def replace_member(name: EpisodeId, member: int) -> EpisodeId:
     return EpisodeId(name.phase, name.step, name.task_key, member, 0)
 
 
-async def _play(first: _Play, seats: asyncio.Semaphore) -> tuple[Episode, list[Saved]]:
+async def _play(first: _Play) -> tuple[Episode, list[Saved]]:
     """One episode, played anew after a fault of its environment as often as the recipe allows; and its branch points."""
     name = first.name
-    async with seats:
+    async with first.pump.seat(name):
         for attempt in range(first.world.limits.retries + 1):
             own = EpisodeId(name.phase, name.step, name.task_key, name.member, attempt)
             play = replace(first, name=own, turns=[], saved=[])

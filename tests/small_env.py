@@ -5,6 +5,7 @@ The hasty script knows the rule and often slips; only the outcome of the whole e
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -34,6 +35,12 @@ class Next:
 
     def state(self):
         return {"answers": list(self.answers)}
+
+    def snapshot(self):
+        return json.dumps([self.letters, self.answers]).encode()
+
+    def restore(self, saved):
+        self.letters, self.answers = json.loads(saved)
 
     def close(self):
         pass

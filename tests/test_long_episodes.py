@@ -44,7 +44,7 @@ from milepost.sections import (
     RolloutSection,
     UpdateSection,
 )
-from milepost.stages.grpo import episode_metrics
+from milepost.stages.step_metrics import episode_metrics
 from milepost.types import (
     Credit,
     Episode,

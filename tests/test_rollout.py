@@ -23,7 +23,7 @@ from milepost.recipe import make_recipe
 from milepost.render import prompt_ids
 from milepost.rollout import play
 from milepost.sections import RolloutSection
-from milepost.stages.grpo import episode_metrics, update_metrics
+from milepost.stages.step_metrics import episode_metrics, update_metrics
 from milepost.stages.sft import Lesson, as_episodes, batch_at
 from milepost.types import Reward, Sampled, StopKind, Task
 

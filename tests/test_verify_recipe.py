@@ -18,7 +18,7 @@ from milepost.reward import Grader
 from milepost.reward_combine import Combination, combination, tenths
 from milepost.reward_sections import RewardSection
 from milepost.sections import TasksSection
-from milepost.stages.grpo import episode_metrics
+from milepost.stages.step_metrics import episode_metrics
 from milepost.tasks import load_tasks
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
 from milepost.verifiers.kinds import KINDS, Kind

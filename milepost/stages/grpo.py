@@ -14,7 +14,8 @@ import numpy as np
 from milepost import streams
 from milepost.batch_signal import reward_metrics
 from milepost.checkpoint import path_of
-from milepost.credit import assign
+from milepost.credit import assign, returns_of_turns
+from milepost.critics import Critic, Teacher
 from milepost.evaluate import EvalReport
 from milepost.forest import Batch
 from milepost.health.canary import Finding, first_update, one_policy
@@ -37,7 +38,8 @@ from milepost.stages.session import (
     scoring_batch,
     with_chosen,
 )  # fmt: skip
-from milepost.types import VERDICTS, Credit, EpisodeId, Group, Reward, StopKind
+from milepost.stages.step_metrics import episode_metrics, update_metrics
+from milepost.types import Credit, EpisodeId, Group, Reward
 
 
 def run_grpo(
@@ -98,6 +100,12 @@ class Loop:
         self.levers, self.num_replayed = Levers(recipe, session.tasks.train), 0
         self.rollouts = Rollouts(self.levers, session.tasks.sources, session.roll, recipe.rollout)
         self.reference: Reference | None = None
+        self.teacher: Teacher | None = None
+        self.valued: dict[str, float] = {}
+        if recipe.credit.rule == "value" and not self.random_reward:
+            self.learner.critic = Critic(session.policy, self.learner, recipe.credit, recipe.seed)
+        elif recipe.credit.rule == "distill":
+            self.teacher = Teacher(session.policy, self.learner, recipe.credit.teacher)
         if resume:
             self.restore(resume)
         else:
@@ -186,7 +194,8 @@ class Loop:
         if self.random_reward:
             rewards = [[_coin(recipe.seed, e.id, r) for e, r in zip(g.episodes, rs)] for g, rs in zip(groups, rewards)]
         penalty = self.kl_penalty(groups, beta) if beta and recipe.kl.place == "reward" else None
-        tell = partial(assign, section=recipe.credit, rollout=recipe.rollout, kl_penalty=penalty, **details)
+        advice = self.advised(step, groups)
+        tell = partial(assign, section=recipe.credit, rollout=recipe.rollout, kl_penalty=penalty, **details, **advice)
         credits = assign_counted(groups, rewards, recipe.levers, tell)
         old = self.replays(groups, rewards)
         trained, told = joined(groups, credits, old)
@@ -204,7 +213,27 @@ class Loop:
             for _ in range(recipe.update.num_iterations)
             for b in batches
         ]  # fmt: skip
+        self.value(groups, rewards, penalty, details)
         return credits, reports
+
+    def advised(self, step: int, groups: Sequence[Group]) -> dict[str, Any]:
+        """What credit asks of models: the values of turns once they are learned, or a teacher's log-probs."""
+        batch = scoring_batch([e for g in groups for e in g.episodes])
+        if batch is not None and self.teacher is not None:
+            return {"teacher_gaps": self.teacher.gaps(batch)}
+        if batch is None or self.learner.critic is None or step <= self.recipe.credit.value_warmup:
+            return {}
+        return {"turn_values": self.learner.critic.values(batch)}
+
+    def value(self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]], penalty: Any, details: Any) -> None:
+        """Teaches the critic what this batch returned."""
+        self.valued = {}
+        if self.learner.critic is None:
+            return
+        returns = returns_of_turns(groups, rewards, self.recipe.credit, self.recipe.rollout, penalty, **details)
+        batch = scoring_batch([e for g in groups for e in g.episodes if e.id in returns])
+        if batch is not None:
+            self.valued = self.learner.critic.update(batch, returns)
 
     def replays(self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]) -> list[Replayed]:
         """Stored successes that join the groups in which all fail."""
@@ -273,7 +302,7 @@ class Loop:
             metrics["length/weight"] = weight  # with which this step was judged
         if changed := session.grader.observe(groups):
             findings.append(Finding("info", "reward", changed))
-        metrics |= self.levers.metrics(groups, rewards, self.num_replayed)
+        metrics |= self.levers.metrics(groups, rewards, self.num_replayed) | self.valued
         findings += [Finding("info", "levers", text) for text in self.levers.end_step(step, groups, rewards)]
         metrics |= self.take_cpu() | session.take_clock() | {"peak_memory_gb": peak_memory_gb(), "kl/beta": self.beta(step)}
         return metrics, findings
@@ -328,58 +357,3 @@ def corrects(recipe: Recipe, precision: str) -> bool:
 def _coin(seed: int, episode: Any, reward: Reward) -> Reward:
     """The control's reward: a coin keyed by the episode; success stays what it is."""
     return replace(reward, total=float(streams.coin(seed, f"random-reward/{episode}"))) if reward.scorable else reward
-
-
-def episode_metrics(groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
-    """Lengths, success and parts over the step's episodes; a metric without data is absent.
-
-    Every episode counts once, however many turns or segments it has. What a fault broke off is in no mean of lengths.
-    """
-    episodes = [e for g in groups for e in g.episodes]
-    flat = [r for rs in rewards for r in rs]
-    metrics = {"tokens/sampled": float(sum(e.num_sampled for e in episodes))}
-    whole = [e for e in episodes if e.stop.kind is not StopKind.FAULT]
-    if whole:
-        lengths = [e.num_sampled for e in whole]
-        metrics |= {"length/mean": float(np.mean(lengths)), "length/max": float(max(lengths))}
-    for reason, count in Counter(e.stop.reason for e in episodes).items():
-        metrics[f"stop/{reason}"] = count / len(episodes)
-    if any("num_calls" in e.facts for e in whole):  # played in an environment
-        metrics["turns/mean"] = float(np.mean([len(e.turns) for e in whole]))
-        metrics["calls/mean"] = float(np.mean([e.facts.get("num_calls", 0) for e in whole]))
-        invalid = [e.facts.get("num_invalid", 0) / len(e.turns) for e in whole if e.turns]
-        if invalid:
-            metrics["calls/invalid"] = float(np.mean(invalid))
-    success = [r.success for r in flat if r.success is not None]
-    extractable = [r.extractable for r in flat if r.extractable is not None]
-    if success:
-        metrics["success/train"] = float(np.mean(success))
-    if extractable:
-        metrics["extractable/rate"] = float(np.mean(extractable))
-        right = [r.success for r in flat if r.extractable and r.success is not None]
-        metrics |= {"success/extractable": float(np.mean(right))} if right else {}
-    verdicts = Counter(r.verdict for r in flat)
-    metrics |= {f"verdict/{name}": float(verdicts[name]) for name in VERDICTS}
-    sources = sorted({g.task.source for g in groups})
-    for source in sources if len(sources) > 1 else ():
-        mine = [r.success for g, rs in zip(groups, rewards) if g.task.source == source for r in rs if r.success is not None]
-        if mine:
-            metrics[f"success/train/{source}"] = float(np.mean(mine))
-    for name in sorted({name for r in flat for name in r.parts}):
-        metrics[f"reward/{name}"] = float(np.mean([r.parts[name] for r in flat if name in r.parts]))
-    return metrics
-
-
-def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float]:
-    """Means over the step's optimizer updates; counts of updates and of empty ones."""
-    stepped = [r for r in reports if r.stepped]
-    metrics = {"updates/stepped": float(len(stepped)), "updates/empty": float(len(reports) - len(stepped))}
-    if not stepped:
-        return metrics
-    for name in sorted({name for r in stepped for name in r.metrics}):
-        metrics[name] = float(np.mean([r.metrics[name] for r in stepped if name in r.metrics]))
-    metrics |= {
-        "loss": float(np.mean([r.loss for r in stepped])),
-        "grad_norm": float(np.mean([r.grad_norm for r in stepped])),
-    }
-    return metrics | {"lr": stepped[-1].lr, "tokens/trained": float(sum(r.num_events for r in stepped))}

@@ -1,0 +1,122 @@
+"""Whole runs by each rule of credit: they learn, go on bit for bit when killed, and say what they measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from small import killed_after
+from small_env import write_policy
+from test_env_run import exact, one_thread, recipe  # noqa: F401  (the fixture is used by its name)
+
+from milepost.critics import Critic, Teacher, check_teacher, turn_starts
+from milepost.launch import open_session
+from milepost.learner import Learner
+from milepost.models import load_tokenizer
+from milepost.sections import ModelSection
+from milepost.stages.pipeline import run_pipeline
+from milepost.stages.session import scoring_batch
+from milepost.types import RecipeError
+
+RULES = {
+    "anchor": {"rule": "anchor", "gamma": 0.95, "history": 1},
+    "graph": {"rule": "anchor", "anchor": "graph", "gamma": 0.95},
+    "branch": {"rule": "branch", "branches": {"every": 1, "num": 2, "most": 2, "trunks": 4}},
+    "vine": {"rule": "branch", "branches": {"form": "vine", "every": 1, "num": 1}},
+    "value": {"rule": "value", "value_warmup": 1},
+    "critic": {"rule": "value", "value_warmup": 1, "critic": "model"},
+}
+
+
+def sections(credit):
+    return {f"credit__{key}": value for key, value in credit.items()}
+
+
+@pytest.mark.parametrize("rule", ["anchor", "branch", "value", "critic"])
+def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, rule):
+    short = {"grpo__steps": 4, "sft__steps": 10, "eval__every": 2, "tasks__validation": 8, "tasks__test": 8,
+             **sections(RULES[rule])}  # fmt: skip
+    unbroken, broken = tmp_path / "a", tmp_path / "b"
+    for folder in (unbroken, broken):
+        folder.mkdir()
+    with open_session(recipe(unbroken, **short), quiet=True) as session:
+        run_pipeline(session, stages=("sft", "grpo"))
+        expected = [session.run.step_metrics(step, "grpo") for step in range(1, 5)]
+    with killed_after(3), open_session(recipe(broken, **short), quiet=True) as session:
+        run_pipeline(session, stages=("sft", "grpo"))
+    with open_session(session.recipe, resume=session.run.path, quiet=True) as session:
+        run_pipeline(session, stages=("sft", "grpo"))
+        found = [session.run.step_metrics(step, "grpo") for step in range(1, 5)]
+    assert [exact(m) for m in found] == [exact(m) for m in expected]
+    if rule == "branch":  # four trunks of eight members, two continuations from each of at most two turns
+        assert all(0 < m["branch/episodes"] <= 8 * 4 * 4 and 0 < m["branch/tokens"] < 1 for m in found)
+        tokens = [sum(e.episode.num_own for e in session.run.episodes("grpo", step)) for step in range(1, 5)]
+        assert tokens == [m["tokens/sampled"] for m in found]
+    if rule in ("value", "critic"):
+        assert all(m["value/loss"] >= 0 for m in found)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("rule", list(RULES))
+def test_success_rises_by_every_rule(tmp_path, rule):
+    with open_session(recipe(tmp_path, **sections(RULES[rule])), quiet=True) as session:
+        reports = run_pipeline(session)
+    assert reports["grpo"].success > reports["sft"].success + 0.15
+
+
+def test_distillation_comes_nearer_to_its_teacher(tmp_path):
+    with open_session(recipe(tmp_path, sft__steps=60, grpo__steps=0, tasks__test=8), quiet=True) as session:
+        run_pipeline(session, stages=("sft",))
+        (teacher,) = [p for p in (session.run.checkpoints / "sft").iterdir() if p.is_dir()][-1:]
+    credit = {"rule": "distill", "teacher": str(teacher)}
+    (tmp_path / "student").mkdir()
+    made = recipe(tmp_path / "student", sft__steps=5, grpo__steps=20, tasks__test=8, **sections(credit))
+    with open_session(made, quiet=True) as session:
+        learner = Learner(session.policy, made.optimizer, made.update, lr=1e-3, total_steps=1)
+
+        def distance():
+            groups = session.play(session.tasks.validation, phase="probe", step=0, num_samples=4)
+            batch = scoring_batch([e for g in groups for e in g.episodes])
+            gaps = Teacher(session.policy, learner, str(teacher)).gaps(batch)
+            return -float(np.mean(np.concatenate(list(gaps.values()))))  # KL(π‖teacher) per token
+
+        run_pipeline(session, stages=("sft",))
+        before = distance()
+        run_pipeline(session, stages=("grpo",))
+        after = distance()
+    assert 0 <= after < 0.5 * before
+
+
+def test_a_teacher_that_reads_other_tokens_is_refused(tmp_path):
+    policy = load_tokenizer(ModelSection(path=str(write_policy(tmp_path / "policy"))))
+    check_teacher(policy, str(tmp_path / "policy"))
+    with pytest.raises(RecipeError, match=r"credit\.teacher = .* reads other tokens than the policy writes"):
+        check_teacher(policy, "smollm2-135m")
+
+
+def test_values_are_read_where_turns_begin_and_learned_from_returns(tmp_path):
+    made = recipe(tmp_path, sft__steps=5, **sections(RULES["value"]))
+    with open_session(made, quiet=True) as session:
+        groups = session.play(session.tasks.validation, phase="probe", step=0, num_samples=4)
+        episodes = [e for g in groups for e in g.episodes]
+        batch = scoring_batch(episodes)
+        starts = turn_starts(batch)
+        assert starts.num_events == sum(len(e.turns) for e in episodes)
+        firsts = [int(turn.sampled.ids[0]) for name in batch.episodes for turn in
+                  next(e for e in episodes if e.id == name).turns]  # fmt: skip
+        assert starts.token_E.tolist() == firsts
+        learner = Learner(session.policy, made.optimizer, made.update, lr=1e-3, total_steps=1)
+        for form in ("head", "model"):
+            critic = Critic(session.policy, learner, made.credit.model_copy(update={"critic": form}), seed=0)
+            assert all(not np.any(v) for v in critic.values(batch).values())  # it starts at 0
+            # To be told: the number of turns that are left.
+            targets = {e.id: np.arange(len(e.turns), 0, -1.0) for e in episodes}
+            weights = [p.clone() for p in session.policy.model.parameters()]
+            first, *_, last = [critic.update(batch, targets) for _ in range(60)]
+            assert first["value/explained"] < 0 < last["value/explained"] and last["value/loss"] < 0.3 * first["value/loss"]
+            assert all(torch.equal(p, q) for p, q in zip(weights, session.policy.model.parameters()))  # the policy stays
+            again = Critic(session.policy, learner, made.credit.model_copy(update={"critic": form}), seed=1)
+            again.load_state(critic.state())
+            for name, values in critic.values(batch).items():
+                assert again.values(batch)[name].tolist() == values.tolist()
+                break
