@@ -30,6 +30,9 @@ def model_style(tokenizer: Any, spec: EnvSpec, tasks: TasksSection) -> Style:
     them, writes calls otherwise than a reader knows, or takes no tool's answer."""
     if not spec.tools:
         raise RecipeError(f'env.tool_format = "model", but environment {spec.name!r} has no tools; remove env.tool_format')
+    if spec.lists_tools:
+        raise RecipeError(f'env.tool_format = "model" would show all {len(spec.tools)} tools of environment {spec.name!r}, '
+                          f"whose messages list those that a task permits; {_WORKS}")  # fmt: skip
     if not uses_chat(tokenizer, tasks):
         raise RecipeError(f'env.tool_format = "model", but prompts are plain text, without a chat template; {_WORKS}')
     schemas = tuple(schema(tool) for tool in spec.tools)

@@ -70,7 +70,7 @@ def sampled_episodes(folder, spec, words, *, params=None, max_turns=12, steps=12
         run_pipeline(session, stages=("sft",))
         groups = session.play(session.tasks.test, phase="check", step=0, num_samples=1)
         episodes = [episode for group in groups for episode in group.episodes]
-        _check_tokens(session, episodes)
+        check_tokens(session, episodes)
     assert len(episodes) == num and len({episode.id.task_key for episode in episodes}) == num
     assert not any(episode.stop.kind is StopKind.FAULT for episode in episodes)
     told = Counter(turn.facts["num_invalid"] == 0 for episode in episodes for turn in episode.turns)
@@ -78,7 +78,7 @@ def sampled_episodes(folder, spec, words, *, params=None, max_turns=12, steps=12
     return episodes
 
 
-def _check_tokens(session, episodes):
+def check_tokens(session, episodes):
     """The recorded log-probs are those of the stored history: what was sampled is what would be trained."""
     for episode in episodes[:10]:
         seen = np.zeros(0, np.int32)
