@@ -27,11 +27,11 @@ from milepost.types import RecipeError
 
 SETTINGS: dict[str, Any] = {
     "name": "next",
-    "tasks": {"format": "text", "validation": 8, "test": 24, "sources": [{"kind": "environment", "size": 200}]},
+    "tasks": {"format": "text", "validation": 4, "test": 12, "sources": [{"kind": "environment", "size": 200}]},
     "env": {"name": "small_env:SPEC", "max_turns": 4, "max_invalid": 3},
     "rollout": {"max_new_tokens": 2, "prompts_per_step": 4, "group_size": 4},
     "reward": {"milestones": {"first": 0.1}, "milestone_cap": 0.2},
-    "sft": {"demonstrations": "small_env:hasty", "steps": 12, "batch_size": 16, "lr": 1e-2},
+    "sft": {"demonstrations": "small_env:hasty", "steps": 6, "batch_size": 16, "lr": 1e-2},
     "grpo": {"steps": 3},
     "optimizer": {"lr": 3e-3},
     "eval": {"every": 2, "samples": 2, "test_samples": 2},
@@ -156,18 +156,18 @@ def _finished_ones_are_only_read(path: Path, result: Ablation, capsys) -> None:
 def test_a_run_that_stops_itself_is_tested_all_the_same(tmp_path: Path, policy: Path) -> None:
     """Leaving it out would compare only the seeds that an arm got along with."""
     # Actions are cut before they end, so that nothing is ever earned.
-    path = recipe_in(tmp_path, policy, grpo={"steps": 3, "no_signal": "stop"}, sft={"steps": 0})
+    path = recipe_in(tmp_path, policy, grpo={"steps": 3, "no_signal": "stop", "truncated_batch": "stop"}, sft={"steps": 0})
     result = ablate(path, ["rollout.max_new_tokens=1", "env.max_turns=1"], without=["milestones"], seeds="0,1")
     assert result.paired_seeds == [0, 1]
-    assert all(run.stopped and run.steps < 3 and run.after.success == 0 for run in result.runs.values())
+    assert all(run.stopped and run.steps == 1 and run.after.success == 0 for run in result.runs.values())
     stops = [note for note in notes(result) if "stopped itself" in note]
     assert len(stops) == 4
-    assert re.match(r"seed 0 with stopped itself at step \d \(no learning signal", stops[0])
+    assert re.match(r"seed 0 with stopped itself at step 1 \(.+\); its best checkpoint until there was tested", stops[0])
     for run in result.runs.values():  # without a warm start the base model is what GRPO is compared with: once per seed
         with Run.open(run.path) as stored:
             assert stored_tests(stored)["base"].greedy == 0
             played = list(stored.episodes(phase="base", split="test"))
-            assert (len(played) == 48) == (run.arm == "with")
+            assert (len(played) == 24) == (run.arm == "with")
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
