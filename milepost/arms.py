@@ -207,7 +207,8 @@ def _nothing_called(name: str, recipe: Recipe, there: Sequence[str]) -> str:
         return (f"--without {name}: the recipe pays no milestone {name}, though {recipe.env.name} has {', '.join(names)}; "
                 f"to see what it would do, use --with reward.milestones.{name}=0.1")  # fmt: skip
     ends = {full.split(".")[-1]: full for full in there if full.startswith("reward.")}
-    near = difflib.get_close_matches(name, [*there, *ends], n=1, cutoff=0.6)
+    parts = [key.split(".")[1] for key in keys if key.startswith("reward.")]
+    near = difflib.get_close_matches(name, [*there, *ends, *sorted(parts)], n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"--without {name}: neither a key of this recipe nor a part of its reward; {hint}the recipe sets {can}"
 

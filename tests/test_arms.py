@@ -147,6 +147,7 @@ def test_tests_must_be_the_same_in_both_arms() -> None:
         ({k: v for k, v in CALC.items() if k != "reward"}, "milestones", "use --with reward.milestones='{step = 0.1}'"),
         ({k: v for k, v in CALC.items() if k != "reward"}, "step", "the recipe pays no milestone step, though calc has "
          "step, result; to see what it would do, use --with reward.milestones.step=0.1"),
+        ({k: v for k, v in CALC.items() if k != "reward"}, "milestons", "did you mean milestones? "),
         (CALC, "kl.beta", "the recipe does not set kl.beta, which is at its default: there is nothing to remove; to see "
          "what it would do, use --with kl.beta=VALUE"),
         (CALC, "length", "the recipe does not set reward.length, which is at its default"),
