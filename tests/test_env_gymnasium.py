@@ -12,6 +12,7 @@ pytest.importorskip("gymnasium")
 from milepost.envs import cliff_walking, frozen_lake, taxi
 from milepost.envs.find import FOREIGN, find_env
 from milepost.envs.toy_text import GAMMA, best_actions, plain
+from milepost.scripted import play_script
 from milepost.types import DataError, RecipeError, Task
 
 SPECS = {"frozen_lake": frozen_lake.SPEC, "taxi": taxi.SPEC, "cliff_walking": cliff_walking.SPEC}
@@ -156,6 +157,16 @@ def test_slips_depend_on_the_task_and_not_on_the_seed_of_the_reset():
         return [says(world, text)[0] for text in ["right", "down"] * 3]
 
     assert way(1, 0) == way(1, 9) != way(2, 0)
+
+
+def test_no_task_is_solved_by_the_first_right_action_again_and_again():
+    """On slippery ground luck would do it, at one task in 20."""
+    for name in ("frozen_lake", "cliff_walking"):
+        spec = SPECS[name]
+        for task in tasks_of(spec, 30, slippery=True):
+            first = play_script(spec, task, spec.gold).steps[0].text
+            texts = [first] * (2 * task.columns["steps"] + 10)
+            assert not solves(spec, task, lambda task, world, texts=texts: iter(texts))
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -63,7 +63,7 @@ def generate(size: int, seed: int, *, slippery: bool = False, min_steps: int = 6
     def draw(rng: Any) -> dict[str, Any] | None:
         start = starts[int(rng.random() * len(starts))]
         row = {"start": start, "slippery": slippery, "seed": random_seed(rng) if slippery else 0}
-        steps = steps_of_the_best(CliffWalking(), Task("", prompt, columns=row), gold)
+        steps = steps_of_the_best(CliffWalking(), Task("", prompt, columns=row), gold, chance=slippery)
         return None if steps is None else {"prompt": prompt, **row, "steps": steps}
 
     yield from distinct("cliff_walking", size, seed, draw, f"there are {len(starts)} starts on dry ground: lower size or "

@@ -10,8 +10,8 @@
     …                                   > right: a hole, and it is over
 
 Maps are drawn by the package. On slippery ice a step goes the intended way with a chance of ⅓ and to either side with ⅓;
-the task's own seed decides which, so that all episodes of a task slip alike, and tasks at which even the best policy fails
-are left out.
+the task's own seed decides which, so that all episodes of a task slip alike. Tasks at which even the best policy fails, or
+which one action again and again would solve by luck, are left out.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def generate(
     def draw(rng: Any) -> dict[str, Any] | None:
         cells = generate_random_map(side, 1 - holes, random_seed(rng))
         row = {"map": cells, "slippery": slippery, "seed": random_seed(rng) if slippery else 0}
-        steps = steps_of_the_best(FrozenLake(), Task("", prompt, columns=row), gold)
+        steps = steps_of_the_best(FrozenLake(), Task("", prompt, columns=row), gold, chance=slippery)
         return None if steps is None else {"prompt": prompt, **row, "steps": steps}
 
     yield from distinct("frozen_lake", size, seed, draw, "raise side, or lower size")

@@ -70,7 +70,7 @@ def generate(size: int, seed: int, *, rainy: bool = False, min_steps: int = 1) -
         waits, wanted = start // 4 % 5, start % 4
         prompt = f"{weather}Passenger at {PADS[waits]}. Bring him to {PADS[wanted]}."
         row = {"start": start, "rainy": rainy, "seed": random_seed(rng) if rainy else 0}
-        steps = steps_of_the_best(Taxi(), Task("", prompt, columns=row), gold)
+        steps = steps_of_the_best(Taxi(), Task("", prompt, columns=row), gold, chance=rainy)
         return None if steps is None or steps < min_steps else {"prompt": prompt, **row, "steps": steps}
 
     yield from distinct("taxi", size, seed, draw, "300 starts are all there are in dry weather: lower size or min_steps, "

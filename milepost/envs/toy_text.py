@@ -105,10 +105,19 @@ def best_actions(
     return best, dict(zip(transitions, values.tolist()))
 
 
-def steps_of_the_best(world: ToyText, task: Task, gold: Script) -> int | None:
-    """How many steps the best policy needs, or None if it fails or needs more than MAX_STEPS."""
+def steps_of_the_best(world: ToyText, task: Task, gold: Script, *, chance: bool) -> int | None:
+    """How many steps the best policy needs, or None if it fails, needs more than MAX_STEPS, or could be had by luck: where
+    there is `chance`, its first action again and again may do as well."""
     world.reset(task, 0)
-    for number, text in enumerate(islice(gold(task, world), MAX_STEPS), 1):
+    first, steps = next(gold(task, world)), _steps(world, islice(gold(task, world), MAX_STEPS))
+    world.reset(task, 0)
+    lucky = chance and steps is not None and _steps(world, repeat(first, 2 * steps + 10)) is not None
+    return None if lucky else steps
+
+
+def _steps(world: ToyText, texts: Iterator[str]) -> int | None:
+    """After how many of these the goal is reached, or None."""
+    for number, text in enumerate(texts, 1):
         if world.step(Action(text)).ended:
             return number if world.won(world.at) else None
     return None
