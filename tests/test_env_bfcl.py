@@ -21,7 +21,7 @@ import mpmath
 from foreign_worlds import check_tokens
 
 from milepost.call_style import model_style
-from milepost.env import fingerprint
+from milepost.env import fingerprint, state_key
 from milepost.envs import bfcl, bfcl_apis
 from milepost.envs.bfcl import SPEC, generate, passed, potential
 from milepost.envs.bfcl_apis import VARIANTS, entries, listing, read_call, tools
@@ -180,6 +180,11 @@ def test_one_step_too_many_ends_the_conversation():
     talk = Talk(task_of(0))
     assert [talk.say("pwd()")[2] for _ in range(21)] == [False] * 20 + [True]
     assert talk.env.state()["given_up"] and not talk.solved
+    refused = Talk(task_of(0))
+    for _ in range(21):
+        before = state_key(refused.env.state(), SPEC.volatile)
+        assert refused.say("cp('a', 'b')")[1] == 1 and state_key(refused.env.state(), SPEC.volatile) == before
+    assert refused.env.state()["given_up"]
     talk = Talk(task_of(0))
     for _ in range(20):
         talk.say("pwd()")

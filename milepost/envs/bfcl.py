@@ -350,7 +350,7 @@ SPEC = EnvSpec(
     potential=potential,
     gold=gold,
     known_bad=KNOWN_BAD,
-    volatile=("num_steps", "num_calls", "num_errors"),
+    volatile=("num_steps", "num_calls", "num_errors", "given_up"),
     summary=summed_up,
     system=SYSTEM,
 )
