@@ -13,6 +13,8 @@ Rule = Literal["episode", "discounted", "turn", "anchor", "branch", "value", "di
 READ_BY = {
     "gamma": ("discounted", "turn", "anchor", "value"),
     "turns": ("turn",),
+    "answer": ("turn",),
+    "gain_weight": ("turn",),
     "anchor": ("anchor",),
     "anchor_weight": ("anchor",),
     "history": ("anchor",),
@@ -58,9 +60,7 @@ class BranchSection(Section):
     @model_validator(mode="after")
     def _check(self) -> BranchSection:
         if self.sqrt and self.form != "treerl":
-            raise ValueError(
-                f'credit.branches.sqrt does nothing while credit.branches.form = "{self.form}"; remove it'
-            )
+            raise ValueError(f'credit.branches.sqrt does nothing while credit.branches.form = "{self.form}"; remove it')
         if self.at != "every" and self.every != 4:
             raise ValueError(
                 f'credit.branches.every = {self.every} does nothing while credit.branches.at = "{self.at}"; remove it, or '
@@ -92,12 +92,17 @@ class CreditSection(Section):
     gamma: float = setting(
         1.0, "discount per turn; .99 leaves .904 after 10 turns and .366 after 100. Not a length normalisation", gt=0, le=1
     )
-    turns: Literal["returns", "first", "process"] = setting(
+    turns: Literal["returns", "first", "process", "information"] = setting(
         "returns",
         "turn: returns minus the group's baseline; first: the first turn's reward on top of the episode's advantage, for "
         "its own tokens (MT-GRPO); process: rewards normalised over all steps of the group (DeepSeekMath), which favours "
-        "long episodes: to compare with, only",
+        "long episodes: to compare with, only; information: returns, and what each turn added to the policy's own "
+        "probability of the right answer (IGPO)",
     )
+    answer: str = setting(
+        "", "turns = information: what the right answer says, such as 'answer({gold})', from a task's columns"
+    )
+    gain_weight: float = setting(0.25, "turns = information: reward of going from probability 0 to 1", gt=0)
     anchor: Literal["returns", "graph"] = setting(
         "returns",
         "returns: a step's return against those of the other episodes from the same state (GiGPO); graph: values spread "
@@ -144,9 +149,17 @@ class CreditSection(Section):
             raise ValueError(
                 'credit.rule = "discounted" with credit.gamma = 1 is the rule "episode"; set credit.gamma below 1, say 0.99'
             )
-        if self.rule == "turn" and self.turns == "returns" and self.scale != "none":
+        if self.rule == "turn" and self.turns in ("returns", "information") and self.scale != "none":
             raise ValueError(
                 f'credit.rule = "turn" is defined without a std; set credit.scale = "none" instead of "{self.scale}"'
+            )
+        if self.turns == "information" and not self.answer:
+            raise ValueError(
+                "credit.turns = \"information\" needs credit.answer, what the right answer says, such as 'answer({gold})'"
+            )
+        if self.turns != "information" and (self.answer or self.gain_weight != 0.25):
+            raise ValueError(
+                'credit.answer and gain_weight do nothing while credit.turns is not "information"; remove them, or set that'
             )
         if self.rule == "distill" and not self.teacher:
             raise ValueError('credit.rule = "distill" needs credit.teacher, the name or folder of a model')

@@ -38,7 +38,7 @@ def demonstrations(
     if Path(spec).suffix in (".jsonl", ".json"):
         made, lines = _from_file(spec, shape or TasksSection(), held_out)
     elif re.search(r"\{\w", spec):
-        made = [Demonstration(task, _fill(spec, task)) for task in tasks]
+        made = [Demonstration(task, fill(spec, task)) for task in tasks]
     elif re.fullmatch(r"\S+:\w+", spec):
         shown = _demonstrator(spec, seed)
         made = [Demonstration(task, text) for task in tasks if (text := shown(task)) is not None]
@@ -77,18 +77,21 @@ def _check_kept(check: Any, one: Demonstration, line: int) -> None:
         raise DataError(f"sft.demonstrations: {where}: {error}") from error
 
 
-def _fill(template: str, task: Task) -> str:
+def fill(template: str, task: Task, key: str = "sft.demonstrations") -> str:
+    """A template of the setting `key` with the task's answer and columns in it. Raises RecipeError or DataError."""
     if task.answer is None and re.search(r"\{answer\b", template):
-        raise DataError(f"sft.demonstrations = {template!r} needs a gold answer, which task {task.key} of {task.source!r} "
-                        "has not; use a JSONL file of demonstrations")  # fmt: skip
+        instead = "name another column" if key == "credit.answer" else "use a JSONL file of demonstrations"
+        raise DataError(
+            f"{key} = {template!r} needs a gold answer, which task {task.key} of {task.source!r} has not; {instead}"
+        )
     try:
         text = template.format(**{**task.columns, "answer": task.answer})
     except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
         known = ", ".join(["answer", *task.columns])
-        raise RecipeError(f"sft.demonstrations = {template!r} cannot be filled in ({type(error).__name__}: {error}); it "
+        raise RecipeError(f"{key} = {template!r} cannot be filled in ({type(error).__name__}: {error}); it "
                           f"may use {known}, and literal braces are doubled") from error  # fmt: skip
     if not text.strip():
-        raise DataError(f"sft.demonstrations = {template!r} gives an empty completion for task {task.key}")
+        raise DataError(f"{key} = {template!r} is empty for task {task.key}")
     return text
 
 

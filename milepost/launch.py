@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from milepost.call_style import style_of
-from milepost.demonstrations import demonstrations, some
+from milepost.critics import check_teacher
+from milepost.demonstrations import demonstrations, fill, some
 from milepost.disk import StoreError
 from milepost.engines.local import LocalEngine
 from milepost.env import EnvSpec
@@ -159,6 +160,10 @@ def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str], tokenizer:
 
     if "grpo" in stages and recipe.grpo.steps:
         check_tasks(recipe, tasks.train, tasks.sources)
+        for task in tasks.train if recipe.credit.answer else ():
+            fill(recipe.credit.answer, task, "credit.answer")
+        if recipe.credit.teacher:
+            check_teacher(tokenizer, recipe.credit.teacher)
     if "sft" in stages and recipe.sft.steps and spec:
         for named in (recipe.sft.demonstrations, *(lesson.demonstrations for lesson in recipe.sft.lessons)):
             if named:

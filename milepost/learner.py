@@ -222,6 +222,8 @@ def _mover(master: Tensor) -> Callable[[Tensor], None]:
 def events_of(batch: Batch, index: np.ndarray, like: Tensor) -> Events:
     """The flat event tensors of one call, episodes renumbered from 0."""
     present, episode = np.unique(batch.episode_E[index], return_inverse=True)
+    number = batch.turn_E[index]
+    _, turn = np.unique(episode * (number.max(initial=0) + 1) + number, return_inverse=True)
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values[index]).to(like)
@@ -234,6 +236,7 @@ def events_of(batch: Batch, index: np.ndarray, like: Tensor) -> Events:
         sampler_logprobs=tensor(batch.sampler_E),
         old_logprobs=None if batch.old_E is None else tensor(batch.old_E),
         ref_logprobs=None if batch.ref_E is None else tensor(batch.ref_E),
+        turn=torch.from_numpy(turn).to(like.device),
         masked=None if batch.masked_E is None else torch.from_numpy(batch.masked_E[index]).to(like.device),
         restrained=None if batch.restrained_E is None else torch.from_numpy(batch.restrained_E[index]).to(like.device),
     )

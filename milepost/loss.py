@@ -47,6 +47,8 @@ class Events:
     """bool [E]: chosen over the whole update batch to have no surrogate (`loss.top_entropy`)."""
     restrained: Tensor | None = None
     """bool [E]: chosen over the whole update batch to be held near the old policy (`loss.kl_cov_share`)."""
+    turn: Tensor | None = None
+    """long [E]: events of one turn of one episode have one number, from 0 on; needed when `loss.ratio` is "turn"."""
 
     def select(self, keep: Tensor) -> Events:
         """The events where `keep` (bool [E]) is True; episode numbers stay as they are."""
@@ -54,7 +56,7 @@ class Events:
         return Events(
             self.advantages[keep], self.weights[keep], self.episode[keep], self.num_episodes,
             pick(self.sampler_logprobs), pick(self.old_logprobs), pick(self.ref_logprobs),
-            pick(self.masked), pick(self.restrained),
+            pick(self.masked), pick(self.restrained), pick(self.turn),
         )  # fmt: skip
 
 
@@ -102,6 +104,17 @@ def episode_mean(values: Tensor, events: Events) -> Tensor:
     return (total / count.clamp(min=1))[events.episode]
 
 
+def span_log_ratio(log_ratio: Tensor, events: Events, ratio: str) -> Tensor:
+    """log of the product of token ratios over each event's turn or episode (LOOP 2502.01600); [E]."""
+    if ratio == "token":
+        return log_ratio
+    span = events.episode if ratio == "episode" else events.turn
+    if span is None:
+        raise ValueError('loss.ratio = "turn" needs the turn of each event')
+    total = log_ratio.new_zeros(int(span.max()) + 1 if len(span) else 0).index_add(0, span, log_ratio)
+    return total[span]
+
+
 def _clipped(ratio: Tensor, events: Events, loss: LossSection) -> Surrogate:
     """min(ρA, clip(ρ, 1−ε_low, 1+ε_high)A); with dual_clip c also ≥ c·A where A < 0."""
     advantage = events.advantages
@@ -115,7 +128,7 @@ def _clipped(ratio: Tensor, events: Events, loss: LossSection) -> Surrogate:
 
 def clip(logprobs: Tensor, old: Tensor, events: Events, loss: LossSection) -> Surrogate:
     """PPO/GRPO token ratios (1707.06347, 2402.03300); asymmetric: DAPO's clip-higher; dual: 1912.09729."""
-    return _clipped(ratio_of(logprobs - old), events, loss)
+    return _clipped(ratio_of(span_log_ratio(logprobs - old, events, loss.ratio)), events, loss)
 
 
 def gspo(logprobs: Tensor, old: Tensor, events: Events, loss: LossSection) -> Surrogate:
@@ -277,7 +290,8 @@ def token_masks(logprobs: Tensor, old: Tensor, events: Events, loss: LossSection
 def needs_episodes(loss: LossSection, correction: CorrectionSection, *, correct: bool) -> bool:
     """Whether an episode's events have to be in one micro-batch: some ratio is of the whole episode."""
     masks = correct and correction.kind == "geometric_mask" and loss.objective not in UNCORRECTED
-    return loss.objective in SEQUENCE_LEVEL or masks or loss.negative_mask > 0
+    whole = loss.objective in SEQUENCE_LEVEL or (loss.objective == "clip" and loss.ratio == "episode")
+    return whole or masks or loss.negative_mask > 0
 
 
 # ---- the loss --------------------------------------------------------------------------------------------------------

@@ -48,9 +48,23 @@ class Recipe(Section):
     name: str = setting("run", "names the run directory")
     seed: int = setting(0, "everything random derives from it", ge=0)
     out: str = setting("runs", "where run directories go")
-    preset: Literal["", "grpo", "dr_grpo", "dapo", "trl", "deepseek_r1", "rloo", "gspo", "cispo", "sapo"] = setting(
-        "", "expands into credit, loss and kl settings and prints them"
-    )
+    preset: Literal[
+        "",
+        "grpo",
+        "dr_grpo",
+        "dapo",
+        "trl",
+        "deepseek_r1",
+        "rloo",
+        "gspo",
+        "cispo",
+        "sapo",
+        "mt_grpo",
+        "gigpo",
+        "hgpo",
+        "vineppo",
+        "tree_grpo",
+    ] = setting("", "expands into credit, loss and kl settings and prints them")
     model: ModelSection = Field(default_factory=ModelSection)
     tasks: TasksSection = Field(default_factory=TasksSection)
     reward: RewardSection = Field(default_factory=RewardSection)
@@ -157,6 +171,8 @@ def _check_credit_of_reward(recipe: Recipe) -> None:
 
 # What each preset expands into. Sources: DeepSeekMath 2402.03300, Dr. GRPO 2503.20783, DAPO 2503.14476, TRL 1.16
 # defaults, DeepSeek-R1 (ε = 10, β = .001), RLOO 2402.14740, GSPO 2507.18071, CISPO 2506.13585, SAPO 2511.20347.
+# Credit over turns: MT-GRPO 2505.11821, GiGPO 2505.10978 (without std), HGPO 2602.22817, VinePPO 2410.01679, Tree-GRPO
+# 2509.21240.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "grpo": {
         "credit": {"baseline": "mean", "scale": "group", "std": "sample", "delta": 1e-4},
@@ -196,6 +212,15 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "credit": {"baseline": "mean", "scale": "group", "std": "sample", "delta": 1e-4},
         "loss": {"objective": "sapo", "aggregate": "sequence_mean"},
     },
+    "mt_grpo": {
+        "credit": {"rule": "turn", "turns": "first", "baseline": "mean", "scale": "group", "std": "sample", "delta": 1e-4},
+    },
+    "gigpo": {"credit": {"rule": "anchor", "gamma": 0.95, "baseline": "mean"}},
+    "hgpo": {"credit": {"rule": "anchor", "gamma": 0.95, "history": 2, "baseline": "mean", "scale": "group"}},
+    "vineppo": {"credit": {"rule": "branch", "branches": {"form": "vine"}}},
+    "tree_grpo": {
+        "credit": {"rule": "branch", "baseline": "mean", "scale": "group", "std": "sample", "branches": {"form": "tree"}},
+    },
 }
 
 
@@ -204,6 +229,7 @@ IDLE_UNLESS: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...]], ...] = (
     ("credit", ("std", "delta"), "scale", ("group", "batch", "source")),
     ("loss", ("clip_low", "clip_high"), "objective", ("clip", "gspo", "gspo_token", "cispo_clip")),
     ("loss", ("dual_clip",), "objective", ("clip", "gspo", "gspo_token")),
+    ("loss", ("ratio",), "objective", ("clip",)),
     ("loss", ("cispo_cap",), "objective", ("cispo_cap",)),
     ("loss", ("sapo_tau_positive", "sapo_tau_negative"), "objective", ("sapo",)),
     ("loss", ("gmpo_clip",), "objective", ("gmpo",)),
@@ -248,7 +274,7 @@ def make_recipe(values: Mapping[str, Any], *, idle: bool = False) -> Recipe:
         if not isinstance(own, dict) or (section == "kl" and own.get("beta") == 0):
             continue  # without KL, the estimator that the preset names goes with it
         expanded |= {f"{section}.{key}": value for key, value in defaults.items() if key not in own}
-        merged[section] = {**defaults, **own}
+        merged[section] = _over(defaults, own)
     try:
         recipe = Recipe.model_validate(merged)
     except ValidationError as error:
@@ -258,6 +284,13 @@ def make_recipe(values: Mapping[str, Any], *, idle: bool = False) -> Recipe:
     if not idle:
         _refuse_idle(recipe)
     return recipe
+
+
+def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """`own`, and what it leaves out from `defaults`, within tables too."""
+    both = {key: _over(defaults[key], value) for key, value in own.items()
+            if isinstance(value, dict) and isinstance(defaults.get(key), dict)}  # fmt: skip
+    return {**defaults, **own, **both}
 
 
 def _refuse_idle(recipe: Recipe) -> None:

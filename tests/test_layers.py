@@ -37,7 +37,7 @@ LAYERS = [
      "health.order_played", "health.order"],
     ["engines.draw", "engines.full", "engines.forked", "engines.lean", "engines.talk", "engines.local", "pieces",
      "executors",
-     "levers", "rollout", "history", "branching", "pump", "host_main", "host_slots",
+     "levers", "rollout", "information", "history", "branching", "pump", "host_main", "host_slots",
      "envs.textworld_game", "envs.textworld", "hosts", "world",
      "learner", "critics", "cost", "meter"],
     ["evaluate", "pairs"],

@@ -23,8 +23,8 @@ from milepost.recipe import make_recipe
 from milepost.render import prompt_ids
 from milepost.rollout import play
 from milepost.sections import RolloutSection
-from milepost.stages.step_metrics import episode_metrics, update_metrics
 from milepost.stages.sft import Lesson, as_episodes, batch_at
+from milepost.stages.step_metrics import episode_metrics, update_metrics
 from milepost.types import Reward, Sampled, StopKind, Task
 
 

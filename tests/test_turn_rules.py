@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from milepost.advantages import adaptive_lambda, advantages, discounted_returns, gae, relative_lambda
 from milepost.credit import assign
 from milepost.credit_sections import CreditSection
+from milepost.forest import build_batch
+from milepost.learner import events_of
+from milepost.loss import Events, policy_loss
 from milepost.recipe import make_recipe
-from milepost.sections import RolloutSection
-from milepost.types import Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
+from milepost.sections import CorrectionSection, KlSection, LossSection, RolloutSection
+from milepost.types import Credit, Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
 
 DONE = StopReason(StopKind.TERMINATED, "ended")
 
@@ -127,3 +131,44 @@ def test_settings_that_do_nothing_are_refused(section, said):
     with pytest.raises(RecipeError) as error:
         make_recipe({"credit": section, "env": {"name": "calc"}})
     assert said in str(error.value)
+
+
+def test_presets_of_turn_credit_expand_and_give_way_to_own_settings():
+    def made(**values):
+        return make_recipe({"env": {"name": "maze"}, **values}).credit
+
+    assert (made(preset="gigpo").rule, made(preset="gigpo").gamma, made(preset="hgpo").history) == ("anchor", 0.95, 2)
+    assert made(preset="mt_grpo").turns == "first"
+    vine = made(preset="vineppo", credit={"branches": {"num": 4}})
+    assert (vine.branches.form, vine.branches.num) == ("vine", 4)
+
+
+RATIOS = ([0.1, 0.1, -0.2, 0.05], [0, 0, 1, 1], [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [
+        ("token", [1.105171, 1.105171, 0.818731, 1.051271]),
+        ("turn", [1.221403, 1.221403, 0.860708, 0.860708]),
+        ("episode", [1.051271] * 4),
+    ],
+)
+def test_b5_ratios_of_tokens_turns_and_episodes(ratio, expected):
+    log_ratio, turn, episode = (torch.tensor(values) for values in RATIOS)
+    events = Events(torch.ones(4), torch.ones(4), episode, 1, old_logprobs=torch.zeros(4), turn=turn)
+    loss = LossSection(ratio=ratio, clip_low=0.9, clip_high=9.0)
+    value, _ = policy_loss(log_ratio, events, loss, KlSection(), CorrectionSection(), beta=0.0, correct=False)
+    assert -float(value) == pytest.approx(sum(expected), abs=1e-5)
+    # A turn beyond the range is clipped as a whole, where single tokens would not be.
+    loss = LossSection(ratio=ratio, clip_low=0.9, clip_high=0.15)
+    _, stats = policy_loss(log_ratio, events, loss, KlSection(), CorrectionSection(), beta=0.0, correct=False)
+    assert stats.clipped_high.tolist() == [e > 1.15 for e in expected]
+
+
+def test_turns_are_numbered_within_their_episodes():
+    group = group_of(2, 3, tokens=2)
+    credits = [Credit(e.id, np.ones(e.num_sampled), True, True) for e in group.episodes]
+    batch = build_batch(group.episodes, credits)
+    events = events_of(batch, np.arange(batch.num_events), torch.zeros(1))
+    assert events.turn.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]

@@ -297,8 +297,10 @@ def _discounted(extremes: Extremes, recipe: Recipe, max_turns: int, factor: floa
 def _turn(extremes: Extremes, recipe: Recipe, max_turns: int, factor: float, costs: float, back: float) -> Entries:
     """Returns: the outcome discounted over the longest episode; costs and undone milestones before it at full price."""
     last = extremes.success[0] + costs
-    success, failure = min(last, factor * last) - costs - back, extremes.failure[1]
+    gain = recipe.credit.gain_weight if recipe.credit.turns == "information" else 0.0  # won on the way, or lost
+    success, failure = min(last, factor * last) - costs - back - gain, extremes.failure[1] + gain
     undone = f", and undoes milestones worth {back:g}" if back else ""
+    undone += f", and loses information worth {gain:g}" if gain else ""
     what = f"with {max_turns} turns at credit.gamma = {recipe.credit.gamma:g}, "
     what += f"the first turn of {extremes.worst_success}{undone},"
     if success > failure + SLACK:

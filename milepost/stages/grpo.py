@@ -16,9 +16,11 @@ from milepost.batch_signal import reward_metrics
 from milepost.checkpoint import path_of
 from milepost.credit import assign, returns_of_turns
 from milepost.critics import Critic, Teacher
+from milepost.demonstrations import fill
 from milepost.evaluate import EvalReport
 from milepost.forest import Batch
 from milepost.health.canary import Finding, first_update, one_policy
+from milepost.information import added, gains_of, probes
 from milepost.learner import Learner, UpdateReport, deal, default_lr
 from milepost.levers import Levers, Replayed, all_fail, assign_counted, counted, joined, refill, repeats, replayed
 from milepost.models import save_policy
@@ -193,6 +195,8 @@ class Loop:
         details = {} if self.random_reward else self.session.per_turn(groups, rewards)
         if self.random_reward:
             rewards = [[_coin(recipe.seed, e.id, r) for e, r in zip(g.episodes, rs)] for g, rs in zip(groups, rewards)]
+        if recipe.credit.turns == "information" and not self.random_reward:
+            details["turn_rewards"] = self.informed(groups, rewards, details["turn_rewards"])
         penalty = self.kl_penalty(groups, beta) if beta and recipe.kl.place == "reward" else None
         advice = self.advised(step, groups)
         tell = partial(assign, section=recipe.credit, rollout=recipe.rollout, kl_penalty=penalty, **details, **advice)
@@ -224,6 +228,15 @@ class Loop:
         if batch is None or self.learner.critic is None or step <= self.recipe.credit.value_warmup:
             return {}
         return {"turn_values": self.learner.critic.values(batch)}
+
+    def informed(self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]], given: Any) -> dict[EpisodeId, Any]:
+        """Rewards of turns with what each told the policy about the right answer on top."""
+        section, codec = self.recipe.credit, self.session.codec
+        asked = probes(groups, lambda task: codec.complete(fill(section.answer, task, "credit.answer")))
+        batch = scoring_batch(asked)
+        gained = gains_of(groups, batch, self.learner.score(batch) if batch is not None else np.zeros(0))
+        totals = {e.id: r.total for g, rs in zip(groups, rewards) for e, r in zip(g.episodes, rs) if r.total is not None}
+        return added(given, totals, gained, section.gain_weight)
 
     def value(self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]], penalty: Any, details: Any) -> None:
         """Teaches the critic what this batch returned."""

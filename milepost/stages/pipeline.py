@@ -112,5 +112,5 @@ def best_step(session: Session) -> int:
     evals = session.run.evals(split="validation", phase="grpo")
     best = best_report([EvalReport.from_json(found.report) for found in evals])
     if best is None and (last := _latest(session, "grpo")):
-        return read_plain(last)[0]["step"]
+        return read_plain(last)[1]["step"]
     return best.step if best else session.recipe.grpo.steps
