@@ -45,6 +45,8 @@ NOTES = {
     "reward.length": "A length term; only forms that never pay a wrong answer.",
     "rollout": "How the policy is sampled while it learns.",
     "credit": "How rewards become advantages.",
+    "credit.branches": "Where further episodes continue from, if credit.rule is branch.",
+    "levers": "What the field adds to plain GRPO, all of it off.",
     "loss": "The objective. `milepost explain loss` computes it by hand.",
     "kl": "A leash to the policy that GRPO started from; off by default.",
     "correction": "For a sampler and a learner that round differently.",
