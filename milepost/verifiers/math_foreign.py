@@ -19,13 +19,16 @@ _COMMANDS = re.compile(
 )
 _BOMB = re.compile(r"\d{7,}|binom\W*\d{4,}|!|\^\s*\{[^{}]*\^|\^\s*\{?\s*-?\d{4,}|\*\*|\^\s*(?:\d+|[A-Za-z])\s*\^")
 
+_LARGE, MAX_LARGE = re.compile(r"\\(?:i?int|oint|sum|prod|lim|det)(?![a-z])"), 3
+"""Large operators; each doubles what math-verify's parser tries, where products stand side by side."""
 MAX_FACTORS = 24
 """Side by side in one term; math-verify's parser takes longer than the square of them."""
 
 
 def _is_crowded(text: str) -> bool:
     terms = re.split(r"[-+=<>,;&]", text)
-    return any(len(re.findall(r"\\[A-Za-z]+|[A-Za-z]|\d+", term)) > MAX_FACTORS for term in terms)
+    crowded = any(len(re.findall(r"\\[A-Za-z]+|[A-Za-z]|\d+", term)) > MAX_FACTORS for term in terms)
+    return crowded or len(_LARGE.findall(text)) > MAX_LARGE
 
 
 _INTEGRAL, _DIFFERENTIAL = re.compile(r"\\(?:i?int|oint)(?![a-z])"), re.compile(r"d[\s}~]*(?:\\[,;:! ]\s*)*\\?[A-Za-z]")
