@@ -62,7 +62,8 @@ def assign(
     The baseline of `turn` is the group's (`section.baseline`), the same for every turn: one indexed by turn number would
     depend on when the policy chose to stop. `turn_rewards` gives r per turn; an episode without has its total in the last.
     `part_weights` (part → weight) asks for GDPO over these parts instead of baseline and scale over totals. `turn_values`
-    gives V per turn (missing: episode credit, while the value learns), `teacher_gaps` the difference per sampled token.
+    gives V per turn, `teacher_gaps` the difference per sampled token; without them (while the value learns, or where no
+    teacher is asked) these rules tell A.
 
     `rewards[i][j]` judges `groups[i].episodes[j]`; the result has the same shape. Faults and unscorable episodes are
     in neither baseline nor loss; truncated ones follow `rollout.truncated`, except for budgets that the policy itself
@@ -71,8 +72,8 @@ def assign(
     """
     batch = _judged(groups, rewards, rollout, kl_penalty or {}, part_weights)
     weights: list[np.ndarray] | None = None
-    if section.rule == "distill":
-        told = _distilled(batch, section, teacher_gaps or {})
+    if section.rule == "distill" and teacher_gaps is not None:
+        told = _distilled(batch, section, teacher_gaps)
     elif section.rule == "branch":
         per_turn, turn_weights = _branch(batch, section)
         told, weights = _per_token(batch, per_turn), _per_token(batch, turn_weights)
@@ -151,7 +152,7 @@ def _per_turn(
     batch: _Judged, section: CreditSection, turn_rewards: PerEpisode, turn_values: PerEpisode | None
 ) -> list[np.ndarray]:
     """The rules that need nothing but rewards, states and values."""
-    if section.rule in ("episode", "discounted") or (section.rule == "value" and turn_values is None):
+    if section.rule in ("episode", "discounted", "distill") or (section.rule == "value" and turn_values is None):
         return [a * _discounts(len(e.turns), section) for e, a in zip(batch.episodes, _of_episodes(batch, section))]
     earned = [_earned(e, r, total, turn_rewards) for e, r, total in zip(batch.episodes, batch.rewards, batch.totals)]
     if section.rule == "value":

@@ -172,3 +172,8 @@ def test_turns_are_numbered_within_their_episodes():
     batch = build_batch(group.episodes, credits)
     events = events_of(batch, np.arange(batch.num_events), torch.zeros(1))
     assert events.turn.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_where_no_teacher_is_asked_episodes_are_compared():  # as a look before training does
+    first, second = told(group_of(2, 1), [1, 0], section={"rule": "distill", "teacher": "t"})
+    assert first.tolist() == [1, 1] and second.tolist() == [-1]
