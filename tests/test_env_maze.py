@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from milepost.env import Action, Environment, EnvSpec, Snapshots, canonical, fingerprint, state_key
 from milepost.envs.find import find_env
-from milepost.envs.maze import SPEC, WORDS, potential
+from milepost.envs.maze import SPEC, TERSE_WORDS, WORDS, potential
 from milepost.envs.maze_tasks import distances, generate, options, shortest_path, start_of, where_of
+from milepost.policy import make_tokenizer, vocabulary
 from milepost.reward_spec import RewardSpec, judge, turn_rewards
 from milepost.scripted import episode_of, play_script
 from milepost.types import DataError, RecipeError, Task
@@ -459,3 +460,52 @@ def test_the_summary_tells_nothing_that_the_policy_has_not_seen(difficulty):
                 met |= set(pieces.findall(text))
                 if text != "Out.":
                     assert set(pieces.findall(SPEC.summary(task, states[0], state))) <= met
+
+
+# ---- terse mazes: one word per action, short observations ------------------------------------------------------------
+
+TERSE_TASK = Task("k", "Exit 11.", columns={**TASK.columns, "terse": True})
+
+
+def test_a_terse_episode_by_hand():
+    world = SPEC.make()
+    assert world.reset(TERSE_TASK, 0).messages[-1]["content"] == "Exit 11.\n20w"
+    assert say(world, "north") == "Wall." and say(world, "take") == say(world, "open") == say(world, "drop") == "No."
+    shown = ["10New", "00e.r", "00e", "10New", "10new"]
+    assert list(SPEC.gold(TERSE_TASK, started(TERSE_TASK)))[:1] == ["west"]
+    for action, text in zip(["west", "west", "take", "east", "open"], shown):
+        assert say(world, action) == text
+    assert say(world, "go away") == "Not understood." and say(world, "open") == "No."
+    assert SPEC.summary(TERSE_TASK, {}, world.state()) == "Keys held: red. Opened: red. 10new"
+    assert say(world, "drop") == "10new.r" and say(world, "take red") == "10new"  # whole commands are understood as well
+    assert world.step(Action("north")).ended
+
+
+def test_terse_mazes_are_the_same_mazes_and_the_old_ones_are_as_they_were():
+    plain = list(generate(12, 1, rooms=9, keys=1))
+    for old, new in zip(plain, generate(12, 1, rooms=9, keys=1, terse=True)):
+        assert new["maze"] == old["maze"] and new["shortest"] == old["shortest"] and new["terse"] is True
+        assert "terse" not in old and new["prompt"].endswith(f" Exit {old['maze']['exit'].replace(' ', '')}.")
+    for verb in ("take", "drop", "open"):
+        assert say(started(), verb) == "Not understood."
+    with pytest.raises(RecipeError, match="terse = 1 must be true or false"):
+        list(generate(1, 0, terse=1))
+
+
+def test_in_terse_mazes_an_action_is_one_token_and_an_observation_at_most_six():
+    """Of a small policy that reads digits in pairs, the line breaks around it included."""
+    tokenizer = make_tokenizer(vocabulary([TERSE_WORDS], None, "pairs"), "pairs", 2048)
+    most = 0
+    for difficulty in DIFFICULTIES[1:6]:
+        for row in generate(4, 7, terse=True, **difficulty):
+            task = task_of(row)
+            for script in (SPEC.gold, SPEC.known_bad["random walk"], SPEC.known_bad["same key"]):
+                played = play_script(SPEC, task, script)
+                assert SPEC.goal.holds(task, {}, played.final_state) == (script is SPEC.gold)
+                assert all(len(tokenizer.encode(step.text)) == 1 for step in played.steps)
+                texts = [step.observation.messages[0]["content"] for step in played.steps]
+                ids = [tokenizer.encode(f"\n{text}\n") for text in texts]
+                opening = f"{SPEC.system}\n{played.start.messages[-1]['content']}"
+                assert not any(tokenizer.unk_token_id in some for some in [*ids, tokenizer.encode(opening)])
+                most = max(most, *map(len, ids))
+    assert most == 6

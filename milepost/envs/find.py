@@ -10,7 +10,7 @@ from milepost.env import EnvSpec
 from milepost.sources import load_named
 from milepost.types import RecipeError
 
-SHIPPED = ("calc", "desk", "maze", "repair")
+SHIPPED = ("calc", "desk", "maze", "repair", "corridor")
 FOREIGN = {"frozen_lake": ("gymnasium", "gymnasium"), "taxi": ("gymnasium", "gymnasium"),
            "cliff_walking": ("gymnasium", "gymnasium"), "babyai": ("minigrid", "minigrid"),
            "textworld": ("textworld", "textworld"), "bfcl": ("bfcl_eval", "")}  # fmt: skip

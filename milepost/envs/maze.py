@@ -11,6 +11,10 @@
     > open south                        Opened.
     > south                             Out.
 
+With `terse` every action is one word, and the room at hand is told in four tokens of a policy that reads digits in pairs:
+
+    21ns  > north  22sw  > west  12esw  > west  02e.g  > take  02e  …  01eS  > open  01es  > south  Out.
+
 Nobody gets out without every key of the maze, and the length of the shortest way is known exactly. The whole world is a few
 plain values, so that branching from any state is free.
 """
@@ -20,7 +24,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, cycle, islice, pairwise, repeat, takewhile
+from itertools import chain, combinations, cycle, islice, pairwise, repeat, takewhile
 from typing import Any
 
 from milepost.env import Action, Cost, Environment, EnvSpec, Goal, Milestone, Observation, State
@@ -28,6 +32,7 @@ from milepost.envs.maze_tasks import (
     COLOURS,
     HELD,
     STEPS,
+    TERSE,
     Where,
     generate,
     left_from,
@@ -47,10 +52,17 @@ WORDS = f"""{SYSTEM} Exit 0 0.
 Room 0 0: north, red door east. Key: blue. Keys: green, yellow. Taken. Dropped. Opened. Out. Wall. Locked. Not understood.
 No red key here. No red key held. No key for it. No locked door there."""
 """Every word of prompts, observations and actions: texts for a policy that knows nothing but words."""
+_LETTERS = {direction: direction[0] for direction in STEPS}
+_EXITS = ["".join(chosen) for n in range(1, 5) for chosen in combinations("nesw", n)]
+_KEYS = ["".join(chosen) for n in range(1, 5) for chosen in combinations([colour[0] for colour in COLOURS], n)]
+TERSE_WORDS = f"""{SYSTEM} {TERSE} Exit 00. Out. Wall. Locked. No. Not understood. take drop open {" ".join(STEPS)}
+{" ".join(_EXITS)} {" ".join(exits.replace(way, way.upper()) for exits in _EXITS for way in exits)} {" ".join(_KEYS)}"""
+"""The same for terse mazes."""
 
 _ACTION = re.compile(
     rf"(?:go )?({'|'.join(STEPS)})|(take|drop) ({'|'.join(COLOURS)})(?: key)?|(open) (?:door )?({'|'.join(STEPS)})"
 )
+_VERBS = ("take", "drop", "open")
 _DONE = {"take": "Taken.", "drop": "Dropped.", "open": "Opened."}
 _BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
 
@@ -71,15 +83,16 @@ class Maze:
         self._begin(task)
         messages = [{"role": "user", "content": task.prompt}] if isinstance(task.prompt, str) else [*task.prompt]
         last = messages.pop()
-        return Observation((*messages, {**last, "content": f"{last['content']}\n{_view(self._maze, self._where)}"}))
+        return Observation((*messages, {**last, "content": f"{last['content']}\n{self._view()}"}))
 
     def step(self, action: Action) -> Observation:
         """Walking into a wall or a locked door costs a step; what is refused or not understood changes nothing."""
         if self._over():
             return Observation(_said("Out."), ended=True, num_invalid=1)
-        found = _ACTION.fullmatch(" ".join(action.text.lower().split()).removesuffix("."))
+        text = " ".join(action.text.lower().split()).removesuffix(".")
+        found = _ACTION.fullmatch(self._meant(text) if self._terse else text)
         if not found:
-            return Observation(_said("Not understood."), num_invalid=1)
+            return Observation(_said("No." if self._terse and text in _VERBS else "Not understood."), num_invalid=1)
         words = [word for word in found.groups() if word]
         after = dict(options(self._maze, self._where, drop=True)).get(" ".join(words))
         if after is None and len(words) > 1:
@@ -91,7 +104,8 @@ class Maze:
         self._where = after
         if self._over():
             return Observation(_said("Out."), ended=True)
-        return Observation(_said(_DONE.get(words[0]) or _view(self._maze, self._where)))
+        done = "" if self._terse else _DONE.get(words[0], "")
+        return Observation(_said(done or self._view()))
 
     def state(self) -> State:
         return _facts(self._maze, self._where, self._steps, self._bumps)
@@ -112,12 +126,26 @@ class Maze:
     def _begin(self, task: Task) -> None:
         self._task, self._maze = task, task.columns["maze"]
         self._where, self._steps, self._bumps = start_of(self._maze), 0, 0
+        self._terse = bool(task.columns.get("terse"))
         self._first = self.state()
 
     def _over(self) -> bool:
         return GOAL.holds(self._task, self._first, self.state())
 
+    def _meant(self, text: str) -> str:
+        """A verb alone means the first thing here that it can mean; without one it stays as it is."""
+        keys = dict(zip(self._maze["keys"], self._where.keys))
+        things = {"take": [colour for colour, place in keys.items() if place == self._where.at],
+                  "drop": [colour for colour, place in keys.items() if place == HELD],
+                  "open": [way for way, colour in _exits(self._maze, self._where).items() if colour]}  # fmt: skip
+        return " ".join([text, *things.get(text, [])[:1]])
+
+    def _view(self) -> str:
+        return _terse_view(self._maze, self._where) if self._terse else _view(self._maze, self._where)
+
     def _refusal(self, verb: str, noun: str) -> str:
+        if self._terse:
+            return "No."
         if verb == "open":
             return "No key for it." if _exits(self._maze, self._where).get(noun) else "No locked door there."
         return f"No {noun} key {'here' if verb == 'take' else 'held'}."
@@ -135,6 +163,14 @@ def _view(maze: Mapping[str, Any], where: Where) -> str:
     here = [colour for colour, place in zip(maze["keys"], where.keys) if place == where.at]
     keys = f" Key{'s' if len(here) > 1 else ''}: {', '.join(here)}." if here else ""
     return f"Room {where.at}: {exits}.{keys}"
+
+
+def _terse_view(maze: Mapping[str, Any], where: Where) -> str:
+    """02eS.g: room 0 2, a passage east and a locked door south, the green key."""
+    exits = _exits(maze, where).items()
+    ways = "".join(_LETTERS[way].upper() if colour else _LETTERS[way] for way, colour in exits)
+    here = "".join(colour[0] for colour, place in zip(maze["keys"], where.keys) if place == where.at)
+    return f"{where.at.replace(' ', '')}{ways}{f'.{here}' if here else ''}"
 
 
 def _facts(maze: Mapping[str, Any], where: Where, steps: int, bumps: int) -> State:
@@ -182,7 +218,8 @@ def summed_up(task: Task, start: State, now: State) -> str:
     maze = task.columns["maze"]
     held = ", ".join(colour for colour, place in now["keys"].items() if place == HELD)
     opened = f" Opened: {', '.join(now['opened'])}." if now["opened"] else ""
-    return f"{f'Keys held: {held}.' if held else 'No key held.'}{opened} {_view(maze, where_of(maze, now))}"
+    view = (_terse_view if task.columns.get("terse") else _view)(maze, where_of(maze, now))
+    return f"{f'Keys held: {held}.' if held else 'No key held.'}{opened} {view}"
 
 
 # ---- scripted policies; the bad ones go on for three times the shortest length ---------------------------------------
@@ -191,7 +228,15 @@ def summed_up(task: Task, start: State, now: State) -> str:
 def gold(task: Task, world: Environment) -> Iterator[str]:
     """A shortest way from where the world is now."""
     maze = task.columns["maze"]
+    if task.columns.get("terse"):
+        return _in_verbs(maze, world)
     return iter(shortest_path(maze, where_of(maze, world.state())))
+
+
+def _in_verbs(maze: Mapping[str, Any], world: Environment) -> Iterator[str]:
+    """Asked anew after every action: of two keys in a room the verb alone may take the other one."""
+    while way := shortest_path(maze, where_of(maze, world.state())):
+        yield way[0].split()[0]
 
 
 def _empty(task: Task, world: Environment) -> Iterator[str]:
@@ -218,6 +263,8 @@ def _to_and_fro(task: Task, world: Environment) -> Iterator[str]:
 def _same_key(task: Task, world: Environment) -> Iterator[str]:
     """Fetches the first key, then drops and takes it again and again. Does nothing where there is no key."""
     actions = shortest_path(task.columns["maze"], start_of(task.columns["maze"]))
+    if task.columns.get("terse"):
+        actions = [action.split()[0] for action in actions]
     take = next((action for action in actions if action.startswith("take")), None)
     if take is None:
         return iter(())

@@ -31,6 +31,8 @@ HELD = "held"
 MAX_ROOMS = 100
 """10 × 10: the name of a room is two digits."""
 MAX_DRAWS = 1000
+TERSE = "One word: take, drop, open suffice. Rooms are xy; a capital is a locked door, behind the dot lie keys."
+"""What the prompts of terse mazes say besides."""
 
 
 # ---- the maze and its shortest paths ---------------------------------------------------------------------------------
@@ -117,15 +119,26 @@ def shortest_path(maze: Mapping[str, Any], where: Where) -> list[str]:
 
 
 def generate(
-    size: int, seed: int, *, rooms: int = 16, keys: int = 1, loops: int = 0, min_length: int = 2, max_length: int = 0
+    size: int,
+    seed: int,
+    *,
+    rooms: int = 16,
+    keys: int = 1,
+    loops: int = 0,
+    min_length: int = 2,
+    max_length: int = 0,
+    terse: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Rows of `size` different mazes; row i depends on (seed, i, difficulty) and the rows before it, not on `size`.
 
     rooms: 4 to 100, on a square grid. keys: 0 to 4, with as many locked doors, all of which must be opened. loops: passages
-    more than a tree has. min_length, max_length: wanted range of the shortest path, in actions (0: no upper limit).
-    Columns: maze, shortest (length of the shortest path), num_rooms, num_keys. Raises RecipeError.
+    more than a tree has. min_length, max_length: wanted range of the shortest path, in actions (0: no upper limit). terse:
+    the same mazes, with actions of one word and short observations. Columns: maze, shortest (length of the shortest path),
+    num_rooms, num_keys, and terse if it is so. Raises RecipeError.
     """
     _check_difficulty(rooms, keys, loops, min_length, max_length)
+    if not isinstance(terse, bool):
+        raise RecipeError(f"maze: terse = {terse!r} must be true or false")
     seen: set[str] = set()
     for index in range(size):
         rng, longest = generator(seed, f"maze/{index}"), 0
@@ -138,7 +151,8 @@ def generate(
         else:
             raise RecipeError(_nothing_found(rooms, keys, min_length, max_length, longest, len(seen)))
         seen.add(text)
-        yield {"prompt": f"Exit {maze['exit']}.", "maze": maze, "shortest": length, "num_rooms": rooms, "num_keys": keys}
+        row = {"prompt": f"Exit {maze['exit']}.", "maze": maze, "shortest": length, "num_rooms": rooms, "num_keys": keys}
+        yield {**row, "prompt": f"{TERSE} Exit {maze['exit'].replace(' ', '')}.", "terse": True} if terse else row
 
 
 def _check_difficulty(rooms: int, keys: int, loops: int, min_length: int, max_length: int) -> None:
