@@ -398,10 +398,24 @@ class SftSection(Section):
 
 class GrpoSection(Section):
     steps: int = setting(0, "one batch of episodes each", seeds="effect after 100–500, full run 1,000–5,000", ge=0)
+    tokens: int = setting(
+        0,
+        "0: off; training ends with the step in which so many tokens have been sampled for it in all, those of "
+        "continuations and replaced groups included: for comparisons at equal cost. `steps` stays the most there may be",
+        ge=0,
+    )
     panel_every: int = setting(10, "steps between measurements of drift on the fixed panel", ge=1)
     random_reward: bool = setting(False, "control: rewards drawn by coin; success must not rise")
     no_signal: Literal["warn", "stop"] = setting("warn", "what a batch without any signal does")
     truncated_batch: Literal["warn", "stop"] = setting("warn", "what a batch of only truncated completions does")
+
+    @model_validator(mode="after")
+    def _check(self) -> GrpoSection:
+        if self.tokens and not self.steps:
+            raise ValueError(
+                f"grpo.tokens = {self.tokens} does nothing while grpo.steps = 0; set grpo.steps to the most there may be"
+            )
+        return self
 
 
 class EvalSection(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -48,12 +49,13 @@ def run_grpo(
     session: Session, resume: Path | None = None, *, stage: str = "grpo", cpu_seconds: float = float("inf"),
     random_reward: bool | None = None,
 ) -> None:  # fmt: skip
-    """Trains for `grpo.steps` or `cpu_seconds`, and leaves the policy on the best validation checkpoint.
+    """Trains for `grpo.steps`, `grpo.tokens` or `cpu_seconds`, and leaves the policy on the best validation checkpoint.
 
     `random_reward` makes it the control that is rewarded by coin; None: as `grpo.random_reward` says.
     """
     loop = Loop(session, stage, resume, random_reward=random_reward)
-    progress = Progress(range(loop.step + 1, session.recipe.grpo.steps + 1), "GRPO")
+    most = loop.step if loop.is_spent(cpu_seconds) else session.recipe.grpo.steps
+    progress = Progress(range(loop.step + 1, most + 1), "GRPO")
     for step in progress:
         with session.timed("sample"):
             groups = loop.rollouts.take(step)
@@ -67,10 +69,11 @@ def run_grpo(
         metrics |= spent
         session.run.commit_step(step, stage, groups, rewards, credits, metrics)
         session.find(findings, stage, step)  # may stop the run, whose last step can then be looked at
-        loop.after(step, last=step == session.recipe.grpo.steps or loop.cpu_seconds >= cpu_seconds)
+        spent_all = loop.is_spent(cpu_seconds)
+        loop.after(step, last=step == most or spent_all)
         mark_step()
         progress.note(f"reward {metrics.get('reward/mean', float('nan')):.3f}, best held-out {loop.best}")
-        if loop.cpu_seconds >= cpu_seconds:
+        if spent_all:
             break
     loop.finish()
 
@@ -96,6 +99,7 @@ class Loop:
         self.session, self.recipe, self.stage = session, recipe, stage
         self.random_reward = recipe.grpo.random_reward if random_reward is None else random_reward
         self.step, self.best, self.cpu_seconds, self.cpu_mark = 0, Best(), 0.0, session.cpu_seconds()
+        self.num_tokens, self.value_cpu = 0, 0.0
         lr = recipe.optimizer.lr or default_lr(session.policy.num_parameters, "grpo")
         updates = recipe.grpo.steps * recipe.update.num_iterations * recipe.update.minibatches
         self.learner = Learner(session.policy, recipe.optimizer, recipe.update, lr=lr, total_steps=updates)
@@ -139,9 +143,15 @@ class Loop:
         self.rollouts.load_state(state["tasks"])
         self.levers.load_state(state["levers"])
         self.best, self.cpu_seconds = Best(*state["best"]), state["cpu_seconds"]
+        self.num_tokens = state.get("num_tokens", 0)
         self.panel = Panel.from_state(state["panel"], self.learner)
         self.session.grader.load_state(state.get("grader", {}))
         self.session.run.truncate_after(self.step, self.stage)
+
+    def is_spent(self, cpu_seconds: float) -> bool:
+        """Whether a budget is used up: of CPU time, or of sampled tokens."""
+        tokens = self.recipe.grpo.tokens
+        return self.cpu_seconds >= cpu_seconds or 0 < tokens <= self.num_tokens
 
     @property
     def has_reference(self) -> bool:
@@ -172,11 +182,13 @@ class Loop:
         Also what sampling and judging cost, replaced groups included.
         """
         spent = Counter[str](judging)
+        self.num_tokens += _num_sampled(groups)
         self.levers.observe(groups, rewards)
 
         def more(num: int, seen: Sequence[Group]) -> tuple[list[Group], list[list[Reward]]]:
             with self.session.timed("sample"):
                 new = self.rollouts.more(step, num, seen)
+            self.num_tokens += _num_sampled(new)
             with self.session.timed("score"):
                 judged, cost = self.score(new)
             spent.update(cost)
@@ -227,7 +239,10 @@ class Loop:
             return {"teacher_gaps": self.teacher.gaps(batch)}
         if batch is None or self.learner.critic is None or step <= self.recipe.credit.value_warmup:
             return {}
-        return {"turn_values": self.learner.critic.values(batch)}
+        began = time.process_time()
+        values = self.learner.critic.values(batch)
+        self.value_cpu = time.process_time() - began
+        return {"turn_values": values}
 
     def informed(self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]], given: Any) -> dict[EpisodeId, Any]:
         """Rewards of turns with what each told the policy about the right answer on top."""
@@ -246,7 +261,9 @@ class Loop:
         returns = returns_of_turns(groups, rewards, self.recipe.credit, self.recipe.rollout, penalty, **details)
         batch = scoring_batch([e for g in groups for e in g.episodes if e.id in returns])
         if batch is not None:
+            began = time.process_time()
             self.valued = self.learner.critic.update(batch, returns)
+            self.valued["value/cpu_seconds"] = self.value_cpu + time.process_time() - began
 
     def replays(self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]) -> list[Replayed]:
         """Stored successes that join the groups in which all fail."""
@@ -351,6 +368,7 @@ class Loop:
             "best": [self.best.step, self.best.success],
             "panel": self.panel.state(),
             "cpu_seconds": self.cpu_seconds,
+            "num_tokens": self.num_tokens,
             "grader": self.session.grader.state(),
         }
         self.session.save(self.stage, self.step, self.learner, state, best=self.best.step if self.best.step >= 0 else None)
@@ -365,6 +383,11 @@ def corrects(recipe: Recipe, precision: str) -> bool:
     """Whether importance weights for sampler–learner mismatch apply: always where asked, else below float32."""
     kind = recipe.correction.kind
     return kind not in ("auto", "none") or (kind == "auto" and precision != "float32")
+
+
+def _num_sampled(groups: Sequence[Group]) -> int:
+    """Tokens; those that continuations share with their trunks once."""
+    return sum(e.num_own for g in groups for e in g.episodes)
 
 
 def _coin(seed: int, episode: Any, reward: Reward) -> Reward:
