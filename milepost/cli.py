@@ -125,7 +125,7 @@ def _check_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--json", action="store_true", help="machine-readable")
     command.set_defaults(run=run_check_reward)
     command = checks.add_parser("env", help="whether an environment keeps the contract; exit code 1 if not")
-    command.add_argument("env", help="calc, desk, maze, repair, or your own as module:object or file.py:object")
+    command.add_argument("env", help="calc, desk, maze, repair, corridor, or your own as module:object or file.py:object")
     command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="difficulty of the tasks, such as rooms=9")
     command.add_argument("--tasks", type=int, default=20, help="tasks that every policy plays")
     command.add_argument("--episodes", type=int, default=200, help="episodes that are played eight at once")
@@ -216,14 +216,16 @@ def _other_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--json", action="store_true", help="machine-readable, with the answers that were misjudged")
     command.set_defaults(run=run_bench_verify)
     command = commands.add_parser("play", help="a person plays one task of an environment by hand")
-    command.add_argument("env", help="calc, desk, maze, repair, or your own as module:object or file.py:object")
+    command.add_argument("env", help="calc, desk, maze, repair, corridor, or your own as module:object or file.py:object")
     command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="difficulty of the task, such as rooms=9")
     command.add_argument("--seed", type=int, default=0, help="of the tasks")
     command.add_argument("--task", type=int, default=0, metavar="N", help="the N-th task of that seed, from 0")
     command.add_argument("--gold", action="store_true", help="let the environment's gold script play")
     command.set_defaults(run=run_play)
+    from milepost.lab.command import add_lab_parser, run_lab_credit
     from milepost.verify import add_verify_parser, run_verify
 
+    add_lab_parser(commands).set_defaults(run=run_lab_credit)
     add_verify_parser(commands).set_defaults(run=run_verify)
     command = commands.add_parser("info", help="versions, devices, the embedded model")
     command.set_defaults(run=run_info)

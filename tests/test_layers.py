@@ -47,7 +47,8 @@ LAYERS = [
      "health.env_check"],
     ["launch"],
     ["stages.compare", "stages.trials", "stages.sweep", "stages.ablate"],
-    ["report", "ablation_report", "bench", "bench_sandbox", "bench_verify", "info", "init", "explain", "demo", "play",
+    ["lab.panels", "lab.arms", "lab.runs", "lab.credit", "lab.table"],
+    ["report", "ablation_report", "lab.page", "lab.command", "bench", "bench_sandbox", "bench_verify", "info", "init", "explain", "demo", "play",
      "replay", "rescore", "verify"],
     ["cli", "__main__"],
 ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""The laboratory of credit rules: `milepost lab credit` (docs/credit.md)."""
