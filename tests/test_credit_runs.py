@@ -14,6 +14,7 @@ from milepost.information import added, gains, gains_of, probes
 from milepost.launch import open_session
 from milepost.learner import Learner
 from milepost.models import load_tokenizer
+from milepost.recipe import make_recipe
 from milepost.sections import ModelSection
 from milepost.stages.pipeline import run_pipeline
 from milepost.stages.session import scoring_batch
@@ -55,6 +56,18 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, rule):
         assert tokens == [m["tokens/sampled"] for m in found]
     if rule in ("value", "critic"):
         assert all(m["value/loss"] >= 0 for m in found)
+
+
+@pytest.mark.parametrize("preset", ["gigpo", "hgpo", "vineppo", "tree_grpo"])
+def test_every_preset_of_episodes_trains(tmp_path, preset):
+    made = recipe(tmp_path, grpo__steps=2, sft__steps=30, eval__every=9, tasks__validation=4, tasks__test=4,
+                  rollout__prompts_per_step=4).model_dump(exclude_defaults=True)  # fmt: skip
+    branches = {"credit": {"branches": {"every": 1}}} if preset in ("vineppo", "tree_grpo") else {}
+    with open_session(make_recipe({**made, **branches, "preset": preset}), quiet=True) as session:
+        run_pipeline(session, stages=("sft", "grpo"))
+        assert session.run.metrics("updates/stepped", "grpo") == [(1, 1.0), (2, 1.0)]
+        metrics = session.run.step_metrics(2, "grpo")
+    assert metrics["grad_norm"] > 0 and ("branch/tokens" in metrics) == (preset in ("vineppo", "tree_grpo"))
 
 
 @pytest.mark.nightly

@@ -128,7 +128,7 @@ def test_each_such_setting_is_taken_where_it_does_something():
     for section, keys, switch, values in IDLE_UNLESS:
         for key in keys:
             default = next(f.default for k, f in iter_settings() if k == f"{section}.{key}")
-            other = "sample" if key == "std" else 7 if key == "constant" else default * 1.001
+            other = {"std": "sample", "constant": 7, "ratio": "turn"}.get(key) or default * 1.001
             for value in values:
                 baseline = {"baseline": "mean"} if section == "credit" else {}
                 make_recipe({section: {switch: value, key: other, **baseline}})
@@ -137,7 +137,7 @@ def test_each_such_setting_is_taken_where_it_does_something():
 def test_a_resolved_recipe_can_be_read_again_whatever_was_changed_after_its_preset():
     for preset in PRESETS:
         for changes in ({"loss": {"objective": "clip"}}, {"credit": {"scale": "none"}}, {"loss": {"objective": "gmpo"}}):
-            recipe = make_recipe({"preset": preset, **changes})
+            recipe = make_recipe({"preset": preset, "env": {"name": "maze"}, **changes})
             assert make_recipe(recipe.model_dump()) == recipe
 
 
@@ -168,7 +168,7 @@ def test_kl_forms_that_pull_the_wrong_way_are_refused(estimator, place, sentence
 
 def test_a_preset_without_its_kl_is_no_contradiction():
     for preset in PRESETS:
-        kl = make_recipe({"preset": preset, "kl": {"beta": 0}}).kl
+        kl = make_recipe({"preset": preset, "env": {"name": "maze"}, "kl": {"beta": 0}}).kl
         assert (kl.beta, kl.estimator, kl.place) == (0, "k2", "loss")
 
 

@@ -22,7 +22,7 @@ from milepost.store import Run
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["milepost.launch", "milepost.stages.pipeline", "transformers.models.llama", "small"])
 
-NOT_COMPARED = ("seconds/", "cpu_seconds", "scorer/cpu_seconds", "peak_memory")
+NOT_COMPARED = ("seconds/", "cpu_seconds", "scorer/cpu_seconds", "value/cpu_seconds", "peak_memory")
 
 
 class At(NamedTuple):
