@@ -472,7 +472,7 @@ def test_a_terse_episode_by_hand():
     assert world.reset(TERSE_TASK, 0).messages[-1]["content"] == "Exit 11.\n20w"
     assert say(world, "north") == "Wall." and say(world, "take") == say(world, "open") == say(world, "drop") == "No."
     shown = ["10New", "00e.r", "00e", "10New", "10new"]
-    assert list(SPEC.gold(TERSE_TASK, started(TERSE_TASK)))[:1] == ["west"]
+    assert next(iter(SPEC.gold(TERSE_TASK, started(TERSE_TASK)))) == "west"  # it would go on for as long as nobody acts
     for action, text in zip(["west", "west", "take", "east", "open"], shown):
         assert say(world, action) == text
     assert say(world, "go away") == "Not understood." and say(world, "open") == "No."
