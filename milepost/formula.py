@@ -115,6 +115,10 @@ def describe_advantage(recipe: Recipe) -> str:
         return (f"A = Σ over parts of weight · (part − group mean) / ({section.std} std of the group + {section.delta:g}), "
                 "then ÷ std of the batch")  # fmt: skip
     if section.rule == "turn":
+        if section.turns == "first":
+            return "A of a token = A of all but the first turn's reward, + A of the first turn's reward for its own tokens"
+        if section.turns == "process":
+            return f"A of turn t = Σ from turn t on of (r − mean) / ({section.std} std) over all steps of the group"
         base = {"loo": "mean of the other members' returns", "mean": "mean return of the group", "none": "0"}
         return f"A of turn t = Σ from turn t on of {section.gamma:g}^(k−t)·r_k − {base[section.resolved_baseline]}"
     if section.rule == "value":

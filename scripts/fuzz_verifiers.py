@@ -168,13 +168,13 @@ def prepare() -> None:
 
 def play(*, numbers: list[int]) -> dict[str, Any]:
     """What these cases did, and how long the slowest took."""
+    import sympy.physics.units  # noqa: F401  (compiles the names of its prefixes when it is first imported)
+
     findings, slowest = [], 0.0
     for number in numbers:
         one = case(number)
         began, problem = time.process_time(), None  # a starved process is not a slow verifier
         _SEEN.clear()
-        import sympy.physics.units  # noqa: F401  (compiles the names of its prefixes when it is first imported)
-
         _LISTENING[0] = True
         try:
             problem = judge(one)

@@ -229,10 +229,10 @@ def test_text_shows_every_step(capsys):
 
 @pytest.mark.parametrize("preset", ["", *PRESETS])
 def test_every_preset_has_its_formula_in_words(preset):
-    lines = describe(make_recipe({"preset": preset}))
-    assert len(lines) == 5
-    assert lines[0].startswith("A = ")
-    recipe = make_recipe({"preset": preset})
+    recipe = make_recipe({"preset": preset, "env": {"name": "maze"}})
+    reward, *lines = describe(recipe)
+    assert reward.startswith("reward = ") and len(lines) == 5
+    assert lines[0].startswith(("A = ", "A of "))
     assert ("KL" in lines[1]) == bool(recipe.kl.beta)
 
 

@@ -45,9 +45,9 @@ class Plan:
     """Horizon → reported seeds; None: ten, from horizon 100 on five."""
     tuning: tuple[int, ...] = TUNING[:2]
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
-    steps: int = 40
+    steps: int = 24
     """The budget: as many tokens as so many steps take whose episodes use their horizon up."""
-    sft_steps: int = 60
+    sft_steps: int = 300
     test: int = NUM_TEST
     samples: int = 2
 
@@ -66,8 +66,8 @@ class Plan:
         return [(world, horizon) for horizon in sorted(self.horizons) for world in self.worlds]
 
 
-SMALL: dict[str, Any] = {"horizons": (10,), "seeds": {10: (0, 1)}, "tuning": TUNING[:1], "rates": (1e-3, 3e-3), "steps": 5,
-                         "sft_steps": 30, "test": 32, "samples": 1}  # fmt: skip
+SMALL: dict[str, Any] = {"horizons": (10,), "seeds": {10: (0, 1)}, "tuning": TUNING[:1], "rates": (1e-3, 3e-3), "steps": 4,
+                         "sft_steps": 120, "test": 32, "samples": 1}  # fmt: skip
 """What the nightly tests make: every rule in both worlds, too little of it to show anything."""
 
 
@@ -140,7 +140,7 @@ def recipe_of(plan: Plan, world: str, horizon: int, rule: str, rate: float, seed
         "credit": own.get("credit", {}),
         "optimizer": {"lr": rate, "warmup_steps": 3},
         "sft": {"demonstrations": played.slips, "steps": plan.sft_steps, "batch_size": 32, "lr": 3e-3},
-        "grpo": {} if name else {"steps": 8 * plan.steps, "tokens": plan.budget(horizon)},
+        "grpo": {} if name else {"steps": 64 * plan.steps, "tokens": plan.budget(horizon)},
         "eval": {"test_samples": plan.samples},
         "save": {} if name else {"every": 10},
     })  # fmt: skip
