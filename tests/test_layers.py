@@ -48,7 +48,8 @@ LAYERS = [
     ["launch"],
     ["stages.compare", "stages.trials", "stages.sweep", "stages.ablate"],
     ["lab.panels", "lab.arms", "lab.runs", "lab.credit", "lab.table"],
-    ["report", "ablation_report", "lab.page", "lab.command", "bench", "bench_sandbox", "bench_verify", "info", "init", "explain", "demo", "play",
+    ["report", "ablation_report", "lab.page", "lab.command", "bench", "bench_sandbox", "bench_verify",
+     "info", "init", "explain", "demo", "play",
      "replay", "rescore", "verify"],
     ["cli", "__main__"],
 ]  # fmt: skip
