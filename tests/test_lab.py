@@ -150,7 +150,7 @@ def test_settings_by_hand() -> None:
     }
     assert settings_of("turn", 10)["reward"] == {"potential": 1.0} and settings_of("episode", 10) == {}
     plan = Plan(Path("x"))
-    assert plan.budget(10) == 40 * 8 * 8 * 2 * 10 == 51_200
+    assert plan.budget(10) == 24 * 8 * 8 * 2 * 10 == 30_720
     assert (plan.seeds_of(10), plan.seeds_of(30), plan.seeds_of(100)) == (
         tuple(range(10)),
         tuple(range(10)),
