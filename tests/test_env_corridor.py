@@ -33,8 +33,8 @@ from milepost.types import (
     Turn,
 )
 
-COLUMNS = {"length": 3, "place": 2, "ways": 2, "shown": True, "right": "b"}
-TASK = Task("k", "Sign 7 0. Ways: a b.", columns=COLUMNS)
+COLUMNS = {"length": 3, "sign": 7, "place": 2, "ways": 2, "shown": True, "right": "b"}
+TASK = Task("k", "Corridor 0. Ways: a b.", columns=COLUMNS)
 
 
 def task_of(row, key="k"):
@@ -56,18 +56,18 @@ def texts(task, actions):
 def test_an_episode_by_hand():
     world = SPEC.make()
     assert isinstance(world, Environment) and isinstance(world, Snapshots) and find_env("corridor") is SPEC
-    assert world.reset(TASK, 0).messages == ({"role": "user", "content": "Sign 7 0. Ways: a b.\n1"},)
+    assert world.reset(TASK, 0).messages == ({"role": "user", "content": "Corridor 0. Ways: a b.\n1"},)
     assert world.state() == {"at": 1, "took": ""}
-    assert world.step(Action("a")).messages[0]["content"] == "2"
+    assert world.step(Action("a")).messages[0]["content"] == "2 7"
     assert world.step(Action(" B\n")).messages[0]["content"] == "3 b" and world.state() == {"at": 3, "took": "b"}
     last = world.step(Action("a"))
     assert last.ended and last.messages[0]["content"] == "Out." and SPEC.goal.holds(TASK, {}, world.state())
     before = world.state()
     late = world.step(Action("b"))
     assert late.ended and late.num_invalid == 1 and world.state() == before
-    assert texts(TASK, ["b", "a", "b"])[1:] == ["2", "3 a", "Shut."]
+    assert texts(TASK, ["b", "a", "b"])[1:] == ["2 7", "3 a", "Shut."]
     hidden = Task("k", TASK.prompt, columns={**COLUMNS, "shown": False})
-    assert texts(hidden, ["b", "b", "b"])[1:] == ["2", "3", "Out."]
+    assert texts(hidden, ["b", "b", "b"])[1:] == ["2 7", "3", "Out."]
     assert SPEC.summary(hidden, {}, {"at": 3, "took": "b"}) == "Door 3."  # what is not shown is not summed up either
     assert SPEC.summary(TASK, {}, {"at": 3, "took": "b"}) == "Door 3 b."
 
@@ -125,7 +125,7 @@ def test_block_b15_in_the_corridor():
 
 
 def test_ways_merge_before_the_door_that_decides_and_part_behind_it():
-    task = Task("k", "", columns={"length": 5, "place": 3, "ways": 3, "shown": True, "right": "c"})
+    task = Task("k", "", columns={"length": 5, "sign": 0, "place": 3, "ways": 3, "shown": True, "right": "c"})
     reached = [set() for _ in range(6)]
     for actions in product("abc", repeat=5):
         world = started(task)
@@ -154,8 +154,8 @@ def test_potential_and_milestone_move_at_that_door_alone():
 
 def test_rows_are_pinned_and_depend_on_seed_and_place_alone():
     rows = list(generate(200, 1, length=10))
-    assert rows[0] == {"prompt": "Sign 10 0. Ways: a b c d.", "length": 10, "place": 5, "ways": 4, "shown": True,
-                       "right": "b"}  # fmt: skip
+    assert rows[0] == {"prompt": "Corridor 0. Ways: a b c d.", "length": 10, "sign": 10, "place": 5, "ways": 4,
+                       "shown": True, "right": "b"}  # fmt: skip
     assert rows[:7] == list(generate(7, 1, length=10)) and len({row["prompt"] for row in rows}) == 200
     assert [row["right"] for row in generate(200, 2, length=10)] != [row["right"] for row in rows]
     table = [right_way(sign, 16, 4) for sign in range(16)]
@@ -168,7 +168,9 @@ def test_rows_are_pinned_and_depend_on_seed_and_place_alone():
     ("difficulty", "message"),
     [
         ({"length": 0}, "length = 0 must be a whole number from 1 to 1000"),
-        ({"place": 11}, "place = 11 must be a whole number from 0 to 10"),
+        ({"place": 11}, "place = 11 must be 0 or a door, from 1 to 10"),
+        ({"length": 3, "first": 14, "place": 3}, "place = 3 must be 0 or a door, from 14 to 16"),
+        ({"first": 0}, "first = 0 must be a whole number from 1 to 1000"),
         ({"ways": 1}, "ways = 1 must be a whole number from 2 to 8"),
         ({"ways": 2.0}, "ways = 2.0"),
         ({"signs": 101}, "signs = 101 must be a whole number from 1 to 100"),
@@ -185,7 +187,20 @@ def test_a_task_of_another_environment_is_refused():
         SPEC.make().reset(Task("k", "2+2?"), 0)
 
 
-@pytest.mark.parametrize("difficulty", [{}, {"length": 3, "ways": 2}, {"length": 100, "place": 99, "ways": 8}])
+def test_a_lesson_of_a_few_doors_around_the_deciding_one():
+    task = task_of(next(generate(1, 0, length=3, first=14, ways=2)))
+    assert (task.columns["first"], task.columns["place"], SPEC.make().reset(task, 0).messages[-1]["content"][-2:]) == (
+        14, 15, "14")  # fmt: skip
+    right, wrong = task.columns["right"], "ab".replace(task.columns["right"], "")
+    sign = f"15 {task.columns['sign']}"
+    assert texts(task, [wrong, right, wrong])[1:] == [sign, f"16 {right}", "Out."]
+    assert list(SPEC.gold(task, started(task))) == [wrong, right, wrong]
+    assert texts(task, SPEC.known_bad["wrong where it matters"](task, started(task)))[1:] == [sign, f"16 {wrong}", "Shut."]
+
+
+@pytest.mark.parametrize(
+    "difficulty", [{}, {"length": 3, "ways": 2}, {"length": 3, "first": 49}, {"length": 100, "place": 99, "ways": 8}]
+)
 def test_scripts(difficulty):
     for row in generate(20, 3, **difficulty):
         task = task_of(row)

@@ -1,11 +1,11 @@
 """`corridor`: a row of doors of which one decides, at a known place: what rules of credit can be judged by. Torch-free.
 
-    Sign 42 7. Ways: a b c d.       the first message: the sign, a number that means nothing, the ways through each door,
+    Corridor 17. Ways: a b c d.     the first message: a number that means nothing, the ways through each door,
     1                               and the door at hand
     > c                             2
-    > a                             3
     …
-    > b                             6 b      behind the deciding door: the way taken is shown (unless shown = false)
+    > a                             5 42     the deciding door: at it there is a sign
+    > b                             6 b      behind it the way taken is shown (unless shown = false)
     …
     > a                             Out.     or "Shut.", if the way taken was not the sign's
 
@@ -27,8 +27,8 @@ from milepost.types import DataError, Message, RecipeError, Task
 
 WAYS = "abcdefgh"
 MAX_SIGNS = 100
-SYSTEM = "Pass door after door; say one letter. One door decides, and the sign tells which letter is right there."
-WORDS = f"{SYSTEM} Sign 42 7. Ways: {' '.join(WAYS)}. 1 a. Out. Shut. No."
+SYSTEM = "Pass door after door; say one letter. One door decides; the sign there tells which letter is right."
+WORDS = f"{SYSTEM} Corridor 17. Ways: {' '.join(WAYS)}. 1 a. Out. Shut. No."
 """Every word of prompts, observations and actions: texts for a policy that knows nothing but words."""
 
 
@@ -52,12 +52,12 @@ class Corridor:
         """What is no way is refused and changes nothing."""
         columns = self._task.columns
         way = action.text.strip().lower()
-        if self._at > columns["length"] or len(way) != 1 or way not in WAYS[: columns["ways"]]:
-            return Observation(_said("No."), ended=self._at > columns["length"], num_invalid=1)
+        if self._at > last_door(columns) or len(way) != 1 or way not in WAYS[: columns["ways"]]:
+            return Observation(_said("No."), ended=self._at > last_door(columns), num_invalid=1)
         if self._at == columns["place"]:
             self._took = way
         self._at += 1
-        if self._at <= columns["length"]:
+        if self._at <= last_door(columns):
             return Observation(_said(self._view()))
         return Observation(_said("Out." if self._took == columns["right"] else "Shut."), ended=True)
 
@@ -77,14 +77,25 @@ class Corridor:
         self._at, self._took = data["state"]["at"], data["state"]["took"]
 
     def _begin(self, task: Task) -> None:
-        self._task, self._at, self._took = task, 1, ""
+        self._task, self._at, self._took = task, first_door(task.columns), ""
 
     def _view(self) -> str:
         """At most four tokens of a policy that reads digits in pairs."""
         return _view(self._task.columns, self.state())
 
 
+def first_door(columns: Mapping[str, Any]) -> int:
+    number: int = columns.get("first", 1)
+    return number
+
+
+def last_door(columns: Mapping[str, Any]) -> int:
+    return first_door(columns) + int(columns["length"]) - 1
+
+
 def _view(columns: Mapping[str, Any], now: State) -> str:
+    if now["at"] == columns["place"]:
+        return f"{now['at']} {columns['sign']}"
     return f"{now['at']} {now['took']}" if now["took"] and columns["shown"] else str(now["at"])
 
 
@@ -101,33 +112,45 @@ def right_way(sign: int, signs: int, ways: int) -> str:
 
 
 def generate(
-    size: int, seed: int, *, length: int = 10, place: int = 0, ways: int = 4, signs: int = 16, shown: bool = True
+    size: int,
+    seed: int,
+    *,
+    length: int = 10,
+    place: int = 0,
+    ways: int = 4,
+    signs: int = 16,
+    shown: bool = True,
+    first: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """Rows of `size` corridors; row i depends on (seed, i, difficulty) alone.
 
-    length: doors, 1 to 1000: the horizon. place: the door that decides, from 1; 0: the middle one. ways: through each
-    door, 2 to 8. signs: entries of the table, 1 to 100. shown: whether observations behind the deciding door show the way
-    taken. Columns: length, place, ways, shown, right. Raises RecipeError.
+    length: doors, 1 to 1000: the horizon. place: the door that decides, by its number; 0: the middle one. ways: through
+    each door, 2 to 8. signs: entries of the table, 1 to 100. shown: whether observations behind the deciding door show the
+    way taken. first: number of the first door: a few doors around the deciding one of a long corridor are a lesson for it.
+    Columns: length, sign, place, ways, shown, right, and first if it is not 1. Raises RecipeError.
     """
-    bounds = {"length": (length, 1, 1000), "place": (place, 0, length if isinstance(length, int) else 0),
-              "ways": (ways, 2, len(WAYS)), "signs": (signs, 1, MAX_SIGNS)}  # fmt: skip
+    bounds = {"length": (length, 1, 1000), "first": (first, 1, 1000), "ways": (ways, 2, len(WAYS)),
+              "signs": (signs, 1, MAX_SIGNS)}  # fmt: skip
     for name, (value, low, high) in bounds.items():
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise RecipeError(f"corridor: {name} = {value!r} must be a whole number from {low} to {high}")
+    if isinstance(place, bool) or not (place == 0 or first <= place < first + length):
+        raise RecipeError(f"corridor: place = {place!r} must be 0 or a door, from {first} to {first + length - 1}")
     if not isinstance(shown, bool):
         raise RecipeError(f"corridor: shown = {shown!r} must be true or false")
     for index in range(size):
         sign = int(generator(seed, f"corridor/{index}").random() * signs)
-        yield {"prompt": f"Sign {sign} {index}. Ways: {' '.join(WAYS[:ways])}.", "length": length,
-               "place": place or (length + 1) // 2, "ways": ways, "shown": shown,
+        row = {"prompt": f"Corridor {index}. Ways: {' '.join(WAYS[:ways])}.", "length": length, "sign": sign,
+               "place": place or first + (length - 1) // 2, "ways": ways, "shown": shown,
                "right": right_way(sign, signs, ways)}  # fmt: skip
+        yield row if first == 1 else {**row, "first": first}
 
 
 # ---- what counts -----------------------------------------------------------------------------------------------------
 
 
 def _out(task: Task, start: State, now: State) -> bool:
-    return now["at"] > task.columns["length"] and now["took"] == task.columns["right"]
+    return now["at"] > last_door(task.columns) and now["took"] == task.columns["right"]
 
 
 def potential(task: Task, start: State, now: State) -> float:
@@ -148,13 +171,13 @@ def wrong_ways(task: Task) -> list[str]:
 
 def gold(task: Task, world: Environment) -> Iterator[str]:
     """Right where it matters, wrong everywhere else."""
-    for at in range(world.state()["at"], task.columns["length"] + 1):
+    for at in range(world.state()["at"], last_door(task.columns) + 1):
         yield task.columns["right"] if at == task.columns["place"] else wrong_ways(task)[0]
 
 
 def _wrong(task: Task, world: Environment) -> Iterator[str]:
     """The right letter at every door but the one that decides."""
-    for at in range(1, task.columns["length"] + 1):
+    for at in range(first_door(task.columns), last_door(task.columns) + 1):
         yield wrong_ways(task)[-1] if at == task.columns["place"] else task.columns["right"]
 
 

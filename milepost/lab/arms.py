@@ -8,11 +8,11 @@ half as many episodes from the start, since each gets continuations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from milepost.lab.panels import HORIZONS, LAB_WORLDS, NUM_ROWS, NUM_TEST, REPORTED, TUNING
+from milepost.lab.panels import CORRIDOR, HORIZONS, LAB_WORLDS, MAZE, NUM_ROWS, NUM_TEST, REPORTED, TUNING
 from milepost.recipe import Recipe, make_recipe
 from milepost.stages.trials import Trial, read_seeds
 from milepost.types import RecipeError
@@ -25,6 +25,9 @@ MORE_RULES = ("critic",)
 POLICY = {"size": "tiny", "layers": 3, "width": 64, "heads": 4}
 """0.16 M weights."""
 PROMPTS, GROUP = 8, 8
+RATES = {CORRIDOR: (3e-4, 1e-3, 3e-3), MAZE: (1e-4, 3e-4, 1e-3)}
+"""Learning rates that are tried for every rule; in mazes 3e-3 destroyed what warm starts had learned."""
+STEPS = {10: 30, 30: 48, 100: 48}
 TOKENS_PER_TURN = 2
 """One for the action, one that ends it."""
 TUNED_UP_TO = 30
@@ -44,9 +47,9 @@ class Plan:
     seeds: Mapping[int, tuple[int, ...]] | None = None
     """Horizon → reported seeds; None: ten, from horizon 100 on five."""
     tuning: tuple[int, ...] = TUNING[:2]
-    rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
-    steps: int = 24
-    """The budget: as many tokens as so many steps take whose episodes use their horizon up."""
+    rates: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: RATES)
+    steps: Mapping[int, int] = field(default_factory=lambda: STEPS)
+    """The budget by horizon: as many tokens as so many steps take whose episodes use it up."""
     sft_steps: int = 300
     test: int = NUM_TEST
     samples: int = 2
@@ -58,7 +61,7 @@ class Plan:
 
     def budget(self, horizon: int) -> int:
         """Tokens sampled for training in each run."""
-        return self.steps * PROMPTS * GROUP * TOKENS_PER_TURN * horizon
+        return self.steps[horizon] * PROMPTS * GROUP * TOKENS_PER_TURN * horizon
 
     @property
     def cells(self) -> list[tuple[str, int]]:
@@ -66,8 +69,10 @@ class Plan:
         return [(world, horizon) for horizon in sorted(self.horizons) for world in self.worlds]
 
 
-SMALL: dict[str, Any] = {"horizons": (10,), "seeds": {10: (0, 1)}, "tuning": TUNING[:1], "rates": (1e-3, 3e-3), "steps": 4,
-                         "sft_steps": 120, "test": 32, "samples": 1}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "horizons": (10,), "seeds": {10: (0, 1)}, "tuning": TUNING[:1], "rates": {CORRIDOR: (1e-3, 3e-3), MAZE: (3e-4, 1e-3)},
+    "steps": dict.fromkeys(HORIZONS, 4), "sft_steps": 120, "test": 32, "samples": 1,
+}  # fmt: skip
 """What the nightly tests make: every rule in both worlds, too little of it to show anything."""
 
 
@@ -139,11 +144,18 @@ def recipe_of(plan: Plan, world: str, horizon: int, rule: str, rate: float, seed
                     **own.get("rollout", {})},
         "credit": own.get("credit", {}),
         "optimizer": {"lr": rate, "warmup_steps": 3},
-        "sft": {"demonstrations": played.slips, "steps": plan.sft_steps, "batch_size": 32, "lr": 3e-3},
-        "grpo": {} if name else {"steps": 64 * plan.steps, "tokens": plan.budget(horizon)},
+        "sft": {"demonstrations": played.slips, "steps": plan.sft_steps, "batch_size": 32, "lr": 3e-3,
+                "lessons": [_lesson(plan, horizon)] if world == CORRIDOR else []},
+        "grpo": {} if name else {"steps": 64 * plan.steps[horizon], "tokens": plan.budget(horizon)},
         "eval": {"test_samples": plan.samples},
         "save": {} if name else {"every": 10},
     })  # fmt: skip
+
+
+def _lesson(plan: Plan, horizon: int) -> dict[str, Any]:
+    """Of a corridor of a hundred doors one action in a hundred shows what the sign means: that is shown by itself first."""
+    return {"steps": plan.sft_steps // 3, "size": NUM_ROWS, "batch_size": 64,
+            "params": {"horizon": horizon, "panel": REPORTED[0], "lesson": True}}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -188,7 +200,7 @@ def tuned_at(horizon: int) -> int:
 def tuning_trials(plan: Plan, world: str, horizon: int) -> Iterator[LabTrial]:
     """Every rule at every rate, over the seeds for choosing."""
     for rule in plan.rules:
-        for rate in plan.rates:
+        for rate in plan.rates[world]:
             for seed in plan.tuning:
                 yield trial_of(plan, world, horizon, rule, rate, seed)
 

@@ -29,11 +29,13 @@ NUM_ROWS, NUM_TEST = 640, 128
 POOL_SEED = 5
 CORRIDOR, MAZE = "corridor", "maze"
 DIFFICULTY: dict[tuple[str, int], dict[str, Any]] = {
-    **{(CORRIDOR, horizon): {"length": horizon, "ways": 4, "signs": 16} for horizon in HORIZONS},
+    **{(CORRIDOR, horizon): {"length": horizon, "ways": 4, "signs": 8} for horizon in HORIZONS},
     (MAZE, 10): {"rooms": 9, "keys": 0, "min_length": 3, "max_length": 6, "terse": True},
-    (MAZE, 30): {"rooms": 16, "keys": 1, "min_length": 8, "max_length": 16, "terse": True},
-    (MAZE, 100): {"rooms": 36, "keys": 1, "min_length": 20, "max_length": 50, "terse": True},
+    (MAZE, 30): {"rooms": 16, "keys": 0, "min_length": 6, "max_length": 12, "terse": True},
+    (MAZE, 100): {"rooms": 36, "keys": 0, "min_length": 15, "max_length": 40, "terse": True},
 }
+POOLS = [*((*cell, False) for cell in DIFFICULTY), *((CORRIDOR, horizon, True) for horizon in HORIZONS)]
+"""World, horizon, whether lessons."""
 
 
 @dataclass(frozen=True)
@@ -50,40 +52,51 @@ class LabWorld:
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def rows(size: int, seed: int, *, world: str, horizon: int, panel: int) -> Iterator[dict[str, Any]]:
+def rows(size: int, seed: int, *, world: str, horizon: int, panel: int, lesson: bool = False) -> Iterator[dict[str, Any]]:
     """The first `size` rows of a seed's panel, labelled test or train. The source's own `seed` changes nothing.
 
-    Raises RecipeError.
+    `lesson`: those that warm starts in a long corridor begin with, the same for all seeds. Raises RecipeError.
     """
-    found = pool(world, horizon)
+    found = pool(world, horizon, lesson)
+    if lesson:
+        yield from found[:size]
+        return
     for place, index in enumerate(islice(order(panel), size)):
         yield {**found[index], "split": "test" if place < NUM_TEST else "train"}
 
 
 @lru_cache(maxsize=4)
-def pool(world: str, horizon: int) -> list[dict[str, Any]]:
+def pool(world: str, horizon: int, lesson: bool = False) -> list[dict[str, Any]]:
     """All rows of a world at a horizon, each as it was pinned. Raises RecipeError."""
-    pinned = read()["rows"].get(f"{world} {horizon}")
-    if pinned is None:
-        raise RecipeError(
-            f"the laboratory has no panel of {world} at horizon {horizon}; it has {', '.join(map(str, HORIZONS))}"
-        )
-    made = list(made_rows(world, horizon))
-    wrong = [i for i, (row, known) in enumerate(zip(made, pinned.split(), strict=True)) if short(row) != known]
+    name = _name(world, horizon, lesson)
+    if name not in read()["rows"]:
+        raise RecipeError(f"the laboratory has no panel {name!r}; it has {', '.join(read()['rows'])}")
+    made = list(made_rows(world, horizon, lesson))
+    wrong = [
+        i for i, (row, known) in enumerate(zip(made, read()["rows"][name].split(), strict=True)) if short(row) != known
+    ]
     if wrong:
         raise RecipeError(
-            f"row {wrong[0]} of the laboratory's panel {world} {horizon} is not the one that was pinned: results would not "
-            "compare with earlier ones; use the version of Milepost that made them"
+            f"row {wrong[0]} of the laboratory's panel {name!r} is not the one that was pinned: results would not compare "
+            "with earlier ones; use the version of Milepost that made them"
         )
     return made
 
 
-def made_rows(world: str, horizon: int) -> Iterator[dict[str, Any]]:
+def made_rows(world: str, horizon: int, lesson: bool = False) -> Iterator[dict[str, Any]]:
+    """`lesson`: of a corridor the three doors around the deciding one, a few tokens instead of hundreds."""
+    difficulty = DIFFICULTY[world, horizon]
+    if lesson:
+        difficulty = {**difficulty, "length": 3, "first": (horizon + 1) // 2 - 1}
     generate = corridor.generate if world == CORRIDOR else maze.generate
-    for index, row in enumerate(generate(NUM_ROWS, POOL_SEED, **DIFFICULTY[world, horizon])):
+    for index, row in enumerate(generate(NUM_ROWS, POOL_SEED + lesson, **difficulty)):
         # No rules and no list of letters: a policy that is made from nothing learns them from demonstrations.
         told = row["prompt"].partition(". Ways")[0] if world == CORRIDOR else f"Exit {row['maze']['exit'].replace(' ', '')}"
         yield {**row, "prompt": f"{told}.", "number": index}
+
+
+def _name(world: str, horizon: int, lesson: bool) -> str:
+    return f"{world} {horizon}{' lesson' if lesson else ''}"
 
 
 def short(row: dict[str, Any]) -> str:
@@ -107,7 +120,7 @@ def read() -> dict[str, dict[str, str]]:
 def pinned_now() -> dict[str, dict[str, str]]:
     """What `panels.json` holds, made anew: only for another panel, with which earlier results do not compare."""
     return {
-        "rows": {f"{world} {horizon}": " ".join(map(short, made_rows(world, horizon))) for world, horizon in DIFFICULTY},
+        "rows": {_name(*which): " ".join(map(short, made_rows(*which))) for which in POOLS},
         "orders": {str(seed): " ".join(map(str, shuffled(seed, "lab", NUM_ROWS))) for seed in (*REPORTED, *TUNING)},
     }
 
@@ -120,7 +133,7 @@ def _as_played(spec: EnvSpec) -> EnvSpec:
 
 
 CORRIDOR_SPEC, MAZE_SPEC = _as_played(corridor.SPEC), _as_played(maze.SPEC)
-CORRIDOR_SLIPS, MAZE_SLIPS = 0.6, 0.35
+CORRIDOR_SLIPS, MAZE_SLIPS = 0.4, 0.3
 """Chance of a slip: at the door that decides, and at every step through a maze."""
 
 
@@ -128,7 +141,7 @@ def corridor_slips(task: Task, world: Environment) -> Iterator[str]:
     """Letters by chance, but at the door that decides often the right one."""
     rng = generator(0, f"lab/{task.key}")
     ways = corridor.WAYS[: task.columns["ways"]]
-    for door in range(1, task.columns["length"] + 1):
+    for door in range(corridor.first_door(task.columns), corridor.last_door(task.columns) + 1):
         decides = door == task.columns["place"]
         if decides and rng.random() >= CORRIDOR_SLIPS:
             yield task.columns["right"]
