@@ -104,7 +104,9 @@ class AuditReport:
         for name, right in (("false accepts", False), ("false rejects", True)):
             num, of = self.rate(right=right)
             low, high = wilson(num, of)
-            lines.append(f"  {name}  {num} of {of}" + (f" (99 %: {low:.1%} to {high:.1%})" if of else ""))
+            elsewhere = bool(self.refused) and not (num or right)
+            paid = "; what is refused is paid without success, or in brackets" * elsewhere
+            lines.append(f"  {name}  {num} of {of}" + (f" (99 %: {low:.1%} to {high:.1%})" if of else "") + paid)
         lines += [f"  {finding.level:<8}  {finding.sentence()}" for finding in self.findings]
         lines += ["", *self._table()] if self.rows else []
         lines += ["", "on answers labelled by hand:", *(f"  {words}" for words in self.words)] if self.words else []
