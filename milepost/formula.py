@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from milepost.recipe import Recipe
+from milepost.reward_sections import BOUNDED
 
 
 def describe(recipe: Recipe) -> list[str]:
@@ -85,6 +86,8 @@ def describe_reward(recipe: Recipe) -> list[str]:
         terms += [f"− min({c.cap:g}, {c.weight:g}·max(0, {c.name} − {c.free:g}))" for c in reward.costs]
         terms += [
             f"+ min({s.cap:g}, {s.weight:g}·Σ over turns of {s.resolved_label})" for s in reward.turn_scorers if s.weight
+    if costs := [f"{f.weight:g}·(1 − {f.resolved_label})" for f in reward.functions if f.weight < 0 and f.name in BOUNDED]:
+        lines.append(f"reward: what form lacks costs {' and '.join(costs)}")
         ]
         lines.append(f"reward = {' '.join(terms)}, success read from the final state whatever the stop reason")
         if reward.milestone_form == "potential":

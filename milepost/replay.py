@@ -312,10 +312,13 @@ def _sum(reward: Reward | None, recipe: Recipe | None) -> str:
     """What the total is made of; parts of reward functions are stored raw, so their weights stand beside them."""
     if reward is None:
         return ""
-    terms = [f"{name} {short(reward.parts[name])}{'' if weight == 1 else f' × {weight:.3g}'}"
-             for name, weight in _weights(reward, recipe).items()]  # fmt: skip
-    gates = combination(recipe.reward).gates if recipe and recipe.reward.functions else ()
-    shut = [gate for gate in gates if reward.parts.get(gate, 1.0) < 1]
+    mixed = combination(recipe.reward) if recipe and recipe.reward.functions else None
+    terms = []
+    for name, weight in _weights(reward, recipe).items():
+        term = f"{name} {short(reward.parts[name])}"
+        term = f"(1 − {term})" if mixed and name in mixed.malus else term
+        terms.append(term + ("" if weight == 1 else f" × {weight:.3g}"))
+    shut = [gate for gate in mixed.gates if reward.parts.get(gate, 1.0) < 1] if mixed else []
     closed = f", but gate {shut[0]} is closed: nothing is paid" if shut else ""
     return f" = {' + '.join(terms)}{closed}" if terms else ""
 

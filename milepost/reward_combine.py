@@ -6,7 +6,8 @@
                     base 11, so that all later parts together are worth less than a tenth of the one before
     gdpo            the sum, of which credit.py makes its own: each part by itself, normalised within its group
 
-A gate earns nothing by being open unless it is given a weight of its own. Parts are stored raw, whatever becomes of them.
+A gate earns nothing by being open unless it is given a weight of its own. A judge of form with a weight below 0 is a malus:
+what its value lacks of 1 costs, weight · (1 − value). Parts are stored raw, whatever becomes of them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Combination:
     success_at: float
     only_earn: frozenset[str] = frozenset()
     """Parts that cannot be below 0 and are not paid for less than 0."""
+    malus: frozenset[str] = frozenset()
+    """Parts of which a weight below 0 takes what they lack of 1."""
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -50,11 +53,15 @@ class Combination:
                 return None, f"{outside[0]} is outside 0 to 1"
             paid = [weight * tenths(parts[name]) for name, weight in self.weights.items() if weight]
         else:
-            paid = [weight * parts[name] for name, weight in self.weights.items() if weight != 0 and name in parts]
+            paid = [self.paid(name, parts[name]) for name, weight in self.weights.items() if weight != 0 and name in parts]
             if self.shut(parts):
                 paid = [min(0.0, value) for value in paid]
         value = math.fsum(paid)
         return (value, None) if math.isfinite(value) else (None, "not finite")
+
+    def paid(self, name: str, value: float) -> float:
+        """What one part adds to the reward where no gate and no order is in its way."""
+        return self.weights[name] * (1.0 - value if name in self.malus else value)
 
     def shut(self, parts: Mapping[str, float]) -> bool:
         return any(parts[gate] < 1 - SLACK for gate in self.gates if gate in parts)
@@ -81,7 +88,9 @@ def combination(section: RewardSection) -> Combination:
             weights[label] = 0.0 if free else function.weight
     built_in = {function.resolved_label for function in section.functions if function.name in BUILT_IN}
     only_earn = frozenset(label for label in built_in if weights[label] >= 0)
-    return Combination(mode, weights, gates, section.resolved_success, section.success_at, only_earn)
+    forms = {function.resolved_label for function in section.functions if function.name in BOUNDED}
+    malus = frozenset(label for label in forms - {section.resolved_success} if weights[label] < 0)
+    return Combination(mode, weights, gates, section.resolved_success, section.success_at, only_earn, malus)
 
 
 def tenths(value: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from milepost.sections import Section, as_toml, setting
 from milepost.unsafe_rewards import SAFE_LENGTHS, refuse_unsafe_keys, refuse_unsafe_length
 
 BOUNDED = ("format", "repetition")
-"""Verifiers of how something is said: a gate, or worth at most MAX_BONUS of success, all of them together."""
+"""Verifiers of how something is said: a gate, or a bonus or malus of at most MAX_BONUS of success, all of them together."""
 MAX_BONUS = 0.1
 
 
@@ -23,7 +24,11 @@ class RewardFunctionSection(Section):
         "reward_model | judge | by_row (each row names one of these in reward_type or verifier), or module:function, or "
         "file.py:function",
     )
-    weight: float = setting(1.0, "correctness 1, format 0.1", seeds="correctness 1, format .1")
+    weight: float = setting(
+        1.0,
+        "correctness 1, format 0.1; below 0, what format or repetition lacks of 1 costs that much",
+        seeds="correctness 1, format .1",
+    )
     params: dict[str, Any] = setting({}, "passed to the function; of by_row: one table per verifier")
     label: str = setting("", "name of the part in metrics; empty: the function's name")
 
@@ -266,11 +271,16 @@ class RewardSection(Section):
             free = f.resolved_label in gates and f.weight == 1  # a gate pays nothing by itself
             if f.name not in BOUNDED or f.resolved_label == self.resolved_success or free:
                 continue
-            bonus += f.weight
-            if f.weight < 0 or bonus > MAX_BONUS * worth + 1e-12:
+            bonus += abs(f.weight)
+            if not bonus <= MAX_BONUS * worth + 1e-12:
                 instead = ', or reward.combine = "gate", which pays nothing outside the form' if f.name == "format" else ""
                 raise ValueError(
                     f"reward.functions {f.resolved_label}: weight = {f.weight:g} would let form count for {bonus:g} beside "
-                    f"{worth:g} for being right; all form together may pay 0 to {MAX_BONUS * worth:g}: set weight = "
-                    f"{MAX_BONUS * worth:g}{instead}"
+                    f"{worth:g} for being right; bonus and malus of all form may come to {MAX_BONUS * worth:g} together: "
+                    f"set weight = {math.copysign(MAX_BONUS * worth, f.weight):g}{instead}"
+                )
+            if f.weight < 0 and self.combine == "gdpo":
+                raise ValueError(
+                    f'reward.functions {f.resolved_label}: weight = {f.weight:g} is a malus, and reward.combine = "gdpo" '
+                    f"centres every part, so that it would be a bonus; set weight = {-f.weight:g}"
                 )

@@ -1,4 +1,4 @@
-"""Form and repetition: exact values, what emptiness, listing and repetition earn (nothing), form beside correctness."""
+"""Form and repetition: exact values, what emptiness, listing and repetition earn (nothing)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from milepost.types import RecipeError
 from milepost.verifiers import format as form
 from milepost.verifiers import repetition
-from milepost.verifiers.format import MODES, score, together
+from milepost.verifiers.format import score
 
 few = hypothesis_settings(max_examples=60, deadline=None)
 BLOCKS = {"blocks": ["think", "answer"]}
@@ -245,62 +244,6 @@ def test_any_text_gives_a_verdict_and_more_of_it_no_more(text, gold):
         assert score(answer=text * 2, gold=gold)["score"] == 0
 
 
-# --- form and correctness -------------------------------------------------------------------------------------------
-
-
-def verdict(value, parts=None, extractable=True):
-    cause = "timeout" if value is None else None
-    return {
-        "score": value,
-        "cause": cause,
-        "extracted": "4",
-        "extractable": extractable,
-        "compared": "",
-        "parts": parts or {},
-    }
-
-
-@pytest.mark.parametrize(
-    ("mode", "values"),
-    [  # right and formed, right alone, formed alone, neither
-        ("gate", [1, 0, 0, 0]),
-        ("bonus", [1, 0.9, 0.1, 0]),
-        ("malus", [1, 0.9, 0, 0]),
-    ],
-)
-def test_form_joined_to_correctness(mode, values):
-    cases = [(1, 1), (1, 0), (0, 1), (0, 0)]
-    found = [together(verdict(right), verdict(formed), mode=mode, weight=0.1) for right, formed in cases]
-    assert [v["score"] for v in found] == pytest.approx(values)
-    assert found[1]["parts"] == {"correct": 1.0, "form": 0.0}
-
-
-def test_the_gate_is_the_default_and_heavier_weights_are_refused():
-    assert together(verdict(1), verdict(0, extractable=False))["score"] == 0
-    assert together(verdict(1), verdict(0, extractable=False))["extractable"] is False
-    assert together(verdict(1), verdict(0, extractable=False), mode="malus", weight=0.1)["extractable"] is True
-    for weight in (0.11, 1.0, -0.1, float("nan")):
-        with pytest.raises(RecipeError, match=r"must lie between 0 and 0\.1"):
-            together(verdict(1), verdict(1), mode="bonus", weight=weight)
-    with pytest.raises(RecipeError, match="use gate, bonus, malus"):
-        together(verdict(1), verdict(1), mode="sum")
-
-
-def test_unscorable_stays_unscorable():
-    for mode in MODES:
-        for pair in ((verdict(None), verdict(1)), (verdict(1), verdict(None)), (verdict(None), verdict(0))):
-            assert together(*pair, mode=mode)["score"] is None and together(*pair, mode=mode)["cause"] == "timeout"
-
-
-@few
-@given(st.sampled_from(MODES), st.floats(0, 0.1), st.floats(0, 1), st.sampled_from([0.0, 1.0]))
-def test_no_wrong_answer_outscores_a_right_one(mode, weight, value, formed):
-    joined = together(verdict(value), verdict(formed), mode=mode, weight=weight)["score"]
-    assert 0 <= joined <= 1
-    right = together(verdict(1.0), verdict(1.0 if mode == "gate" else 0.0), mode=mode, weight=weight)["score"]
-    assert right > together(verdict(0.0), verdict(formed), mode=mode, weight=weight)["score"]
-
-
 # --- repetition -----------------------------------------------------------------------------------------------------
 
 
@@ -308,17 +251,10 @@ def test_c5_repetition():
     """n = 2. Five fives: four pairs, one distinct, 1 − 1/4. 1 2 1 2 1 2: five pairs, two distinct, 1 − 2/5."""
     for ids, expected in (([5] * 5, 0.75), ([1, 2, 3, 4, 5], 0.0), ([1, 2] * 3, 0.6), ([], 0.0), ([1], 0.0)):
         assert repetition.repeated(ids, 2) == pytest.approx(expected)
-        assert repetition.penalty(ids, n=2, weight=0.1, free=0.0) == pytest.approx(-0.1 * expected)
-    assert repetition.penalty([5] * 5, n=2, free=0.5) == pytest.approx(-0.05)  # half of what is beyond 0.5
-    assert repetition.penalty([1, 2] * 3, n=2, free=0.6) == 0
-
-
-def test_a_penalty_that_could_outweigh_correctness_is_refused():
-    for weight in (0.2, 1.0, -1.0, float("nan")):
-        with pytest.raises(RecipeError, match="being right always counts more"):
-            repetition.penalty([5] * 5, weight=weight)
-    with pytest.raises(RecipeError, match="below 1"):
-        repetition.penalty([5] * 5, free=1.0)
+        text = " ".join(map(str, ids))
+        assert repetition.score(answer=text, n=2, free=0.0)["score"] == pytest.approx(1 - expected if ids else 0)
+    assert repetition.score(answer="5 5 5 5 5", n=2, free=0.5)["score"] == pytest.approx(0.5)  # half of what is beyond 0.5
+    assert repetition.score(answer="1 2 1 2 1 2", n=2, free=0.6)["score"] == 1
     with pytest.raises(ValueError, match="1 or more"):
         repetition.repeated([1], 0)
 
@@ -367,11 +303,13 @@ def test_saying_nothing_is_no_way_to_avoid_repetition():
 
 
 @few
-@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 5), st.floats(0, 0.1), st.floats(0, 0.99))
-def test_the_penalty_is_bounded_and_never_pays(ids, n, weight, free):
-    value = repetition.penalty(ids, n=n, weight=weight, free=free)
-    assert -weight <= value <= 0 and 0 <= repetition.repeated(ids, n) < 1
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 5), st.floats(0, 0.99))
+def test_the_score_is_bounded_and_saying_it_twice_raises_no_score(ids, n, free):
+    text = " ".join(map(str, ids))
+    value = repetition.score(answer=text, n=n, free=free)["score"]
+    assert 0 < value <= 1 and 0 <= repetition.repeated(ids, n) < 1
     assert repetition.repeated(ids + ids, n) >= repetition.repeated(ids, n) - 1e-12 or len(ids) < n
+    assert repetition.score(answer=f"{text} {text}", n=n, free=free)["score"] <= value + 1e-12 or len(ids) < n
 
 
 def test_hostile_text_costs_its_length():

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.advantages import advantages
+from milepost.formula import describe_reward
 from milepost.health.order import check_recipe
 from milepost.recipe import make_recipe
 from milepost.replay import _sum
@@ -172,10 +173,14 @@ def test_settings_that_cannot_work_are_refused_in_one_sentence(functions, settin
         ({"functions": [{"name": "math", "params": {"missing": -1}}]}, "params.missing = -1 is refused"),
         ({"functions": [{"name": "tool_calls", "params": {"per_call": 1}}]}, "five identical right calls earn 5.0"),
         ({"functions": [{"name": "math"}, {"name": "math", "label": "b", "log_length": 1}]}, "divides by zero at 1 token"),
-        ({"functions": [{"name": "math"}, {**FORM, "weight": 0.2}], "combine": "sum"}, "may pay 0 to 0.1: set weight"),
+        ({"functions": [{"name": "math"}, {**FORM, "weight": 0.2}], "combine": "sum"}, "together: set weight = 0.1, or"),
         ({"functions": [{"name": "math"}, FORM], "combine": "sum"}, "weight = 1 would let form count for 1 beside 1"),
-        ({"functions": [{"name": "math"}, {**FORM, "weight": -0.1}], "combine": "sum"}, "weight = -0.1"),
-        ({"functions": [{"name": "math", "weight": 0.5}, {"name": "repetition", "weight": 0.1}]}, "may pay 0 to 0.05"),
+        ({"functions": [{"name": "math"}, {**FORM, "weight": -0.2}], "combine": "sum"}, "together: set weight = -0.1, or"),
+        ({"functions": [{"name": "math"}, {**FORM, "weight": 0.06}, {"name": "repetition", "weight": -0.06}],
+          "combine": "sum"}, "count for 0.12 beside 1"),
+        ({"functions": [{"name": "math"}, {"name": "repetition", "weight": -0.1}], "combine": "gdpo"},
+         "so that it would be a bonus; set weight = 0.1"),
+        ({"functions": [{"name": "math", "weight": 0.5}, {"name": "repetition", "weight": 0.1}]}, "may come to 0.05"),
         ({"functions": [{"name": "math"}, {**FORM, "weight": 0.1}, {"name": "repetition", "weight": 0.1}],
           "combine": "gdpo"}, "count for 0.2 beside 1"),
         ({"functions": [{"name": "math"}], "combine": "gate"}, "needs a gating part"),
@@ -224,6 +229,43 @@ def test_as_a_bonus_it_is_at_most_a_tenth():
         (rewards,) = grader.score([group([RIGHT, WRONG, "<answer>4</answer>", ""])])
     assert [r.total for r in rewards] == pytest.approx([1.1, 0.1, 1, 0])
     assert [r.success for r in rewards] == [True, False, True, False]
+
+
+def test_as_a_malus_what_form_lacks_costs_at_most_a_tenth():
+    """Block C5 with n = 2: five fives repeat 3/4 of their pairs, 1 2 1 2 1 2 repeats 3/5; nothing is free."""
+    with Grader(section(TAG, {**FORM, "weight": -0.1}, combine="sum")) as grader:
+        (rewards,) = grader.score([group([RIGHT, WRONG, "<answer>4</answer>", ""])])
+        assert [r.total for r in rewards] == pytest.approx([1, 0, 0.9, -0.1])
+        assert [r.success for r in rewards] == [True, False, True, False]
+        assert [r.parts["format"] for r in rewards] == [1, 1, 0, 0]  # stored as it was judged
+    twice = {"name": "repetition", "weight": -0.1, "params": {"n": 2, "free": 0.0}}
+    whole = {"name": "exact", "label": "right"}
+    with Grader(section(whole, twice)) as grader:
+        (rewards,) = grader.score([group(["5 5 5 5 5", "1 2 3 4 5", "1 2 1 2 1 2", "4"])])
+    assert [r.total for r in rewards] == pytest.approx([-0.075, 0, -0.06, 1])
+    recipe = make_recipe({"reward": {"functions": [whole, twice]}})
+    assert _sum(rewards[0], recipe) == " = right 0 + (1 − repetition 0.25) × -0.1"
+    assert "reward: what form lacks costs -0.1·(1 − repetition)" in describe_reward(recipe)
+
+
+def test_behind_a_gate_that_is_shut_a_malus_still_costs():
+    mixed = combination(section(TAG, FORM, {"name": "repetition", "weight": -0.1}))
+    assert mixed.malus == {"repetition"} and mixed.gates == ("format",)
+    assert mixed.total({"math": 1.0, "format": 1.0, "repetition": 0.5})[0] == pytest.approx(0.95)
+    assert mixed.total({"math": 1.0, "format": 0.0, "repetition": 0.5})[0] == pytest.approx(-0.05)
+    shut = combination(section(TAG, {**FORM, "weight": -0.1}))  # the gate itself costs while it is shut
+    assert shut.total({"math": 1.0, "format": 0.0})[0] == pytest.approx(-0.1)
+    assert shut.total({"math": 1.0, "format": 1.0})[0] == 1
+
+
+@given(*[st.floats(-0.1, 0.1)] * 2, st.lists(st.floats(0, 1), min_size=4, max_size=4))
+def test_no_wrong_answer_outscores_a_right_one_whatever_its_form(one, other, values):
+    share = min(1.0, 0.1 / (abs(one) + abs(other) or 1))  # all form together: a tenth
+    forms = [{**FORM, "weight": one * share}, {"name": "repetition", "weight": other * share}]
+    mixed = combination(section(TAG, *forms, combine="sum"))
+    right, wrong = (mixed.total({"math": m, "format": f, "repetition": r})[0]
+                    for m, f, r in ((1.0, *values[:2]), (0.0, *values[2:])))  # fmt: skip
+    assert right > wrong + 0.89 and right >= 0.9 - 1e-9 and wrong <= 0.1 + 1e-9
 
 
 def test_a_closed_gate_takes_what_is_paid_and_leaves_what_costs():
@@ -282,9 +324,22 @@ def test_the_order_of_totals_is_the_order_of_the_parts_in_tenths(one, other):
 
 @pytest.mark.parametrize("combine", ["auto", "lexicographic"])
 def test_the_check_proves_that_form_never_outweighs_what_is_right(combine):
-    sums = [{**TAG}, {**FORM}, {"name": "repetition", "weight": 0.05 if combine == "auto" else 1}]
-    report = check_recipe(make_recipe({"reward": {"functions": sums, "combine": combine}}))
-    assert report.ok and not report.unproven, report.text()
+    for weight in (0.05, -0.1) if combine == "auto" else (1,):
+        sums = [{**TAG}, {**FORM}, {"name": "repetition", "weight": weight}]
+        report = check_recipe(make_recipe({"reward": {"functions": sums, "combine": combine}}))
+        assert report.ok and not report.unproven, report.text()
+
+
+def test_the_check_counts_a_malus_against_what_is_right():
+    plain = [{**TAG}, {**FORM, "weight": -0.05}, {"name": "repetition", "weight": -0.05}]
+    report = check_recipe(make_recipe({"reward": {"functions": plain, "combine": "sum"}}))
+    assert report.ok and "earns 0.9 or more, a short failure at most 0" in report.text(), report.text()
+    graded = [{"name": "code", "params": {"mode": "fraction"}}, {"name": "repetition", "weight": -0.1}]
+    report = check_recipe(make_recipe({"reward": {"functions": graded}}))
+    assert not report.ok  # all tests at the full malus: 0.9; nearly all without it: 1 − ε
+    assert report.counter_examples[0].success == pytest.approx(0.9)
+    std = make_recipe({"reward": {"functions": plain, "combine": "sum"}, "credit": {"scale": "group"}})
+    assert check_recipe(std).counter_examples[0].where == "scale"  # case C2 with its sign turned
 
 
 def test_the_check_finds_what_a_bonus_beside_graded_tests_does():

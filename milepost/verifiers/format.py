@@ -1,4 +1,4 @@
-r"""Does a completion have the form that was asked for? And how form and correctness go together.
+r"""Does a completion have the form that was asked for?
 
     gold = {"blocks": ["think", "answer"]}      each block once, in this order, nothing outside
     gold = {"boxes": 1}                         that many \boxed{…}
@@ -8,9 +8,7 @@ r"""Does a completion have the form that was asked for? And how form and correct
 1 for the form, 0 for anything else; no part of it earns anything. A block needs something to read in it: spaces, signs and
 placeholders are none, nor is one that repeats itself or another block. "Any valid JSON" is no form: {} and 42 have it.
 
-`together` joins form and correctness. "gate" (the default): right counts only in the right form, and form alone is worth 0.
-"bonus": (1 − w)·right + w·form; "malus": right·(1 − w·(1 − form)); w is at most 0.1, and no wrong answer outscores
-a right one.
+How form and correctness go together is said in the recipe (reward_combine.py): by default form is a gate.
 """
 
 from __future__ import annotations
@@ -19,16 +17,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from milepost.types import RecipeError
 from milepost.verifiers.call_formats import FAULTS, fenced, json_alone
 from milepost.verifiers.extract import MAX_CHARACTERS, blank, boxes, own_turn, spoken
 from milepost.verifiers.json_schema import bad_schema, misfit
-from milepost.verifiers.repetition import check_weight, repeated, units_of
+from milepost.verifiers.repetition import repeated, units_of
 
-Mode = Literal["gate", "bonus", "malus"]
-MODES: tuple[Mode, ...] = ("gate", "bonus", "malus")
 MAX_REPEATED = 0.5
 _SIGNS = frozenset("<>=≤≥≠+−-×÷∞∅%√∈⊂⊆∪∩¬∧∨→↔")
 _BLOCK_SIGNS = _SIGNS - frozenset("+−-=")
@@ -217,39 +212,6 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
     elif value is not None:
         yield value if isinstance(value, str) else "1"
-
-
-# --- form and correctness -------------------------------------------------------------------------------------------
-
-
-def together(
-    correct: Mapping[str, Any], form: Mapping[str, Any], *, mode: Mode = "gate", weight: float = 0.0
-) -> dict[str, Any]:
-    """The verdict on correctness, with that on form joined to it; parts holds both. Unscorable stays unscorable.
-
-    Every mode keeps the score within 0 … 1, and a right answer of any form above a wrong one of any form ("gate": a right
-    one in the right form above all others). Raises RecipeError for an unknown mode and for a weight above 0.1.
-    """
-    if mode not in MODES:
-        raise RecipeError(f"format.mode = {mode!r} is unknown; use {', '.join(MODES)}")
-    check_weight(weight, "format.weight")
-    for verdict in (correct, form):
-        if verdict["score"] is None:
-            return dict(verdict)
-    right, formed = float(correct["score"]), float(form["score"])
-    value = {
-        "gate": right if formed == 1.0 else 0.0,
-        "bonus": (1 - weight) * right + weight * formed,
-        "malus": right * (1 - weight * (1 - formed)),
-    }[mode]
-    gated = mode == "gate" and formed < 1.0
-    return {
-        **correct,
-        "score": value,
-        "extractable": bool(correct["extractable"]) and bool(form["extractable"] or mode != "gate"),
-        "compared": f"{form['compared']} (gate)" if gated else correct["compared"],
-        "parts": {**correct["parts"], "correct": right, "form": formed},
-    }
 
 
 # --- checks of the gold ---------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""How much of a text repeats itself, and a malus for it that never pays anything.
+"""How much of a text repeats itself.
 
     repeated([5, 5, 5, 5, 5], 2)  ->  0.75          1 − distinct n-grams / all n-grams
 
-The malus is at most 0.1 and falls on right and wrong answers alike, so no amount of repetition, and no lack of it, earns a
-wrong answer anything, and none undoes a right one. Honest text repeats some n-grams, the more so the longer it is: what
-`free` allows costs nothing. Lengths have their own terms (length_terms.py).
+Beside what judges the content it is a bonus or, with a weight below 0, a malus of at most a tenth of being right: no amount
+of repetition undoes a right answer, and no lack of it makes up for a wrong one. Honest text repeats some n-grams, the more
+so the longer it is: what `free` allows costs nothing. Lengths have their own terms (length_terms.py).
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import unicodedata
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from milepost.types import RecipeError
 from milepost.verifiers.extract import MAX_CHARACTERS, own_turn, seen
 
-MAX_WEIGHT = 0.1
 LONGEST_WORD = 20
 _UNITS = re.compile(r"\w+|[^\w\s]")
 
@@ -40,26 +38,6 @@ def units_of(text: str) -> list[str]:
     for word in _UNITS.findall(folded):
         units.extend([word] if len(word) <= LONGEST_WORD else word)
     return units
-
-
-def penalty(units: Sequence[Hashable], *, n: int = 4, weight: float = MAX_WEIGHT, free: float = 0.2) -> float:
-    """−weight · max(0, repeated − free)/(1 − free): −weight … 0.
-
-    Raises RecipeError unless 0 ≤ weight ≤ 0.1 and 0 ≤ free < 1.
-    """
-    check_weight(weight, "repetition.weight")
-    if not 0 <= free < 1:
-        raise RecipeError(f"repetition.free = {free:g} must be at least 0 and below 1; 0.2 lets honest text pass")
-    excess = max(0.0, repeated(units, n) - free) / (1 - free)
-    return -weight * excess if excess else 0.0
-
-
-def check_weight(weight: float, name: str) -> None:
-    """Raises RecipeError for a weight that could make form matter more than correctness."""
-    if not 0 <= weight <= MAX_WEIGHT:
-        raise RecipeError(
-            f"{name} = {weight:g} must lie between 0 and {MAX_WEIGHT:g}, so that being right always counts more"
-        )
 
 
 def score(*, answer: str, gold: Any = None, n: int = 4, free: float = 0.2, least: int = 1) -> dict:
