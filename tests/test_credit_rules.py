@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from milepost.advantages import gdpo
+from milepost.advantages import advantages, gdpo
 from milepost.credit import assign
 from milepost.credit_sections import CreditSection
 from milepost.recipe import make_recipe
+from milepost.reward_combine import Combination
 from milepost.sections import RolloutSection
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
 
@@ -48,6 +49,19 @@ def test_c1_gdpo_tells_apart_what_sums_cannot():
     assert scores([[1, 0], [0, 1], [0, 0], [1, 1]]) == pytest.approx([0, 0, -1.732051, 1.732051], abs=1e-6)
     weighted = scores([[1, 0], [0, 1], [0, 0], [1, 1]], (1, 0.1))
     assert weighted == pytest.approx([0.779423, -0.779423, -0.952628, 0.952628], abs=1e-6)
+
+
+def test_c1_sums_cannot_tell_them_apart():
+    """GRPO over plain sums of the two parts: one right and one both right get the same."""
+    half, mixed = 2**-0.5, Combination("sum", {"correct": 1.0, "format": 1.0}, (), "correct", 1.0)
+
+    def grpo(parts):
+        totals = [mixed.total({"correct": right, "format": formed})[0] for right, formed in parts]
+        return advantages(totals, ["g"] * len(totals), baseline="mean", scale="group", std="sample", delta=0.0)
+
+    assert grpo([[0, 0], [1, 0]]) == pytest.approx([-half, half])
+    assert grpo([[0, 0], [1, 1]]) == pytest.approx([-half, half])
+    assert grpo([[1, 0], [0, 1], [0, 0], [1, 1]]) == pytest.approx([0, 0, -1.224745, 1.224745], abs=1e-6)
 
 
 def test_c1_whitening_puts_both_groups_on_one_scale():

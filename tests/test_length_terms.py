@@ -15,6 +15,7 @@ from milepost.length_terms import LengthController, LengthTerm, length_bounds, l
 from milepost.recipe import make_recipe
 from milepost.reward import Grader
 from milepost.reward_sections import LengthSection
+from milepost.reward_spec import CostTerm
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 from milepost.unsafe_rewards import UNSAFE_KEYS, UNSAFE_LENGTHS
 
@@ -41,8 +42,10 @@ def test_c6_l1_max():
 
 def test_c7_gr3_against_the_additive_form():
     lengths, mean = [2000, 200], 1100
-    additive = [1 - 2000 / mean, 0 - 200 / mean]
-    assert additive == pytest.approx([-0.818182, -0.181818], abs=1e-6)  # the wrong short answer wins
+    additive = {alpha: [right - CostTerm("tokens", "token", 0, alpha / mean, cap=9).paid(length)
+                        for right, length in zip((1, 0), lengths)] for alpha in (0.5, 1)}  # fmt: skip
+    assert additive[0.5] == pytest.approx([0.090909, -0.090909], abs=1e-6)
+    assert additive[1] == pytest.approx([-0.818182, -0.181818], abs=1e-6)  # the wrong short answer wins
     assert [1 + part("gr3", True, 2000, lengths), part("gr3", False, 200, lengths)] == pytest.approx(
         [0.354839, 0], abs=1e-6
     )

@@ -17,13 +17,23 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from milepost import rows
-from milepost.advantages import advantages
+from milepost.advantages import advantages, discounted_returns
 from milepost.env import Cost, Goal, Milestone
 from milepost.envs.find import find_env
 from milepost.formula import describe_reward
 from milepost.health.order import prove_order
 from milepost.recipe import make_recipe
-from milepost.reward_spec import EnvGrader, RewardSpec, judge, make_reward, progress, shaping, states_of, turn_rewards
+from milepost.reward_spec import (
+    EnvGrader,
+    RewardSpec,
+    TurnTerm,
+    judge,
+    make_reward,
+    progress,
+    shaping,
+    states_of,
+    turn_rewards,
+)
 from milepost.types import Group, RecipeError, StopKind, StopReason, Task
 
 REWARD = {
@@ -274,8 +284,25 @@ def test_b12_shaping():
     # With Φ = 0 at the end all members of a group lose the same; an end that keeps its Φ turns it into partial credit.
     assert advantages([1 - 0.2, 0 - 0.2], "gg", baseline="mean") == pytest.approx([0.5, -0.5])
     assert advantages([1 + 0.9 - 0.2, 0 + 0.1 - 0.2], "gg", baseline="mean") == pytest.approx([0.9, -0.9])
-    # What is paid on every visit instead pays for loops: six are worth .6 without the goal. Here it is paid once.
-    assert paid(*["+", "-"] * 6)[1] == 0.1
+
+
+def test_b12_shaped_rewards_must_be_discounted_by_the_same_factor():
+    """Red: 0, then 1, by way of a state with Φ = 100. Blue: 0, −1, 0, 1 where Φ = 0. By plain sums blue would be better."""
+    red = np.array([0.0, 1.0]) + shaping([0, 100, 0], 0.9)
+    blue = np.array([0.0, -1.0, 0.0, 1.0]) + shaping([0] * 5, 0.9)
+    assert red == pytest.approx([90, -99])
+    assert (discounted_returns(red, 0.9)[0], discounted_returns(blue, 0.9)[0]) == pytest.approx((0.9, -0.171))
+    assert (discounted_returns(red, 1.0)[0], discounted_returns(blue, 1.0)[0]) == pytest.approx((-9, 0))
+
+
+def test_b12_what_is_paid_on_every_visit_pays_for_loops():
+    """Six visits to a place worth .1 each, and no goal: .6 where each visit is paid. A milestone and a potential do not."""
+    loops, visits = ["+", "-"] * 6, {"visit": [1.0, 0.0] * 6}
+    each = RewardSpec(scorers=(TurnTerm("visit", 0.1, cap=1.0),))
+    found = judge(each, SPEC, TASK, played(*loops), scores=visits)
+    assert (found.success, found.total) == (False, pytest.approx(0.6))
+    assert paid(*loops)[1] == 0.1  # the first time
+    assert shaping([0.0, 0.1] * 6 + [0.0], 1.0).sum() == pytest.approx(0)
 
 
 def potential(gamma=0.9, **milestones):

@@ -35,6 +35,10 @@ def test_holes_of_a_known_checker(answer, numbers, target):
     assert value(answer, numbers, target) == 0
 
 
+def test_c9_what_that_checker_pays_with_right_is_paid_here_too():
+    assert value("(2+3)*4", (2, 3, 4), 20) == 1
+
+
 @pytest.mark.parametrize("answer", [
     "3+5+7", r"so \boxed{3 + 5 + 7}", r"\boxed{3}? No: \boxed{(3+5)+7}", "<answer>7 + (5 + 3)</answer>",
     "Think.\n3+5+7 = 15.", "３+5+٧", r"\boxed{3+5+7=15}", r"$3+5+7$", r"\boxed{\left(3+5\right)+7}",
