@@ -27,6 +27,7 @@ from milepost.reward_checks import (
     LOAD_SECONDS,
     Scorer,
     accepts_unsound,
+    allows_plain,
     check_section,
     check_signature,
     label_of,
@@ -105,7 +106,8 @@ class Grader:
         warm = Call("milepost.verifiers.kinds:warm", {"kinds": sorted(names)}, LOAD_SECONDS)
         setup = warm if names else None
         self._isolated = WorkerPool(self._num_workers, setup=setup)
-        self._gym = GymScorers(min(4, os.cpu_count() or 1), sound_only=not accepts_unsound(section))
+        self._gym = GymScorers(min(4, os.cpu_count() or 1), sound_only=not accepts_unsound(section),
+                               allow_plain=allows_plain(section))  # fmt: skip
         self._pools: list[WorkerPool | GymScorers] = [self._isolated, self._gym]
         self._served = Served()
         self._runs_code = any(function.name in ("code", BY_ROW) for function in section.functions)

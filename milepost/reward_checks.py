@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,7 +139,7 @@ def check_function_params(name: str, params: Mapping[str, Any], where: str) -> N
     for key, value in params.items():
         if key not in BUILTINS[name]:
             raise RecipeError(f"{where}.{key} is not a parameter of {name}; it takes {', '.join(BUILTINS[name]) or 'none'}")
-        flag = key in ("case_sensitive", "collapse_spaces")
+        flag = key in ("case_sensitive", "collapse_spaces", "allow_plain")
         if flag and not isinstance(value, bool):
             raise RecipeError(f"{where}.{key} = {value!r} must be true or false")
         if key.endswith("_tol") and (
@@ -148,6 +148,9 @@ def check_function_params(name: str, params: Mapping[str, Any], where: str) -> N
             raise RecipeError(f"{where}.{key} = {value!r} must be a number ≥ 0; 0.001 works")
     if name == "reasoning_gym":
         _check_accepted(params.get("accept_unsound", []), f"{where}.accept_unsound")
+        if params.get("allow_plain") and params.get("accept_unsound"):
+            raise RecipeError(f"{where}.allow_plain = true would let families of accept_unsound run answers as Python "
+                              "without isolation; remove one of the two")  # fmt: skip
     if name == "regex":
         if not params.get("pattern"):
             raise RecipeError(
@@ -170,9 +173,20 @@ def _check_accepted(families: Any, where: str) -> None:
 
 def accepts_unsound(section: RewardSection) -> bool:
     """Whether a reward function may be given a family whose scorer is unsound."""
-    return any(
-        "accept_unsound" in (f.params.get("reasoning_gym", {}) if f.name == BY_ROW else f.params) for f in section.functions
-    )
+    return any(params.get("accept_unsound") for params in _gym_params(section))
+
+
+def allows_plain(section: RewardSection) -> bool:
+    """Whether reasoning-gym's scorers may run within limits alone where nothing isolates."""
+    return any(params.get("allow_plain") for params in _gym_params(section))
+
+
+def _gym_params(section: RewardSection) -> Iterator[Mapping[str, Any]]:
+    for function in section.functions:
+        if function.name == BY_ROW:
+            yield function.params.get("reasoning_gym", {})
+        elif function.name == "reasoning_gym":
+            yield function.params
 
 
 def _compile(pattern: Any, where: str) -> None:

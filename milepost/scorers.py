@@ -24,7 +24,7 @@ BUILTINS: dict[str, tuple[str, ...]] = {
     "exact": ("case_sensitive", "collapse_spaces"),
     "numeric": ("rel_tol", "abs_tol"),
     "regex": ("pattern", "mode"),
-    "reasoning_gym": ("accept_unsound",),
+    "reasoning_gym": ("accept_unsound", "allow_plain"),
 }
 
 MAX_NUMBER_CHARACTERS = 1000

@@ -598,6 +598,48 @@ def test_what_cannot_be_accepted_is_refused(accepted, says):
         Grader(section({"name": "reasoning_gym", "params": {"accept_unsound": accepted}}))
 
 
+def test_limits_alone_are_for_no_scorer_that_evaluates_answers():
+    params = {"accept_unsound": ["countdown"], "allow_plain": True}
+    with pytest.raises(RecipeError, match="without isolation; remove one of the two"):
+        Grader(section({"name": "reasoning_gym", "params": params}))
+    with pytest.raises(RecipeError, match="allow_plain = 'yes' must be true or false"):
+        Grader(section({"name": "by_row", "params": {"reasoning_gym": {"allow_plain": "yes"}}}))
+
+
+NO_WALLS = """
+import errno, struct
+from milepost.sandbox.filter import MACHINE, install_filter
+# Neither this process nor its children may make namespaces or Landlock rules: load the number, refuse these two.
+lines = ((0x20, 0, 0, 0), (0x15, 2, 0, (272, 97)[MACHINE]), (0x15, 1, 0, 444), (0x06, 0, 0, 0x7FFF0000),
+         (0x06, 0, 0, 0x50000 | errno.EPERM))
+install_filter(b"".join(struct.pack("=HBBI", *line) for line in lines))
+import reasoning_gym
+from milepost.reward import Grader
+from milepost.reward_sections import RewardSection
+from milepost.types import RecipeError, Task
+entry = reasoning_gym.create_dataset("chain_sum", size=1, seed=3)[0]
+task = Task("t", entry["question"], entry["answer"], {"family": "chain_sum", "params": {}, "entry": entry})
+for params in ({}, {"allow_plain": True}):
+    section = RewardSection.model_validate({"functions": [{"name": "reasoning_gym", "params": params}]})
+    try:
+        with Grader(section) as grader:
+            print(grader.check_golds([task]), [r.total for r in grader.score_texts(task, [task.answer, "-1"])])
+    except RecipeError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")
+def test_without_isolation_foreign_scorers_run_only_where_the_recipe_says_so():
+    done = subprocess.run([sys.executable, "-c", NO_WALLS], capture_output=True, text=True, timeout=120)
+    refused, *allowed = done.stdout.splitlines()
+    assert refused.startswith("sandbox: no isolation for untrusted code works on this machine (namespaces: ")
+    assert refused.endswith("or accept limits without isolation: allow_plain = true in params")
+    if "plain: " in allowed[0]:  # a root whose Python lies in its own home cannot give it to another user
+        pytest.skip(allowed[0])
+    assert allowed == ["[None] [1.0, 0.0]"] and "NO ISOLATION" in done.stderr
+
+
 def test_tasks_from_elsewhere_are_refused_for_reasoning_gym():
     with pytest.raises(RecipeError, match="needs the columns family and entry, but task t has answer, expected_answer"):
         Grader(section("reasoning_gym"), tasks=[Task("t", "q", "1")])

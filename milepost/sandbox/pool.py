@@ -113,7 +113,7 @@ class Sandbox:
             else:
                 raise RecipeError(
                     f"sandbox: no isolation for untrusted code works on this machine ({'; '.join(refused)}); run where user"
-                    " namespaces or Landlock are allowed, or accept limits without isolation by allowing the plain sandbox"
+                    " namespaces or Landlock are allowed, or accept limits without isolation: allow_plain = true in params"
                 )
         isolation, self._config = _CHOSEN[key]
         if isolation.level == "plain":

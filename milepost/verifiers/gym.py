@@ -66,15 +66,16 @@ def _shared_sandbox(size: int, allow_plain: bool, hash_seed: int, process: int) 
 class GymScorers:
     """At most `size` answers at once. May be called from any thread.
 
-    sound_only: no family that evaluates answers is asked. Then, where no isolation works on this machine, the scorers run
-    within limits alone, with a warning; else RecipeError.
+    sound_only: no family that evaluates answers is asked. allow_plain: then, where no isolation works on this machine, the
+    scorers run within limits alone, with a warning. Else RecipeError, before anything is scored.
     """
 
     def __init__(
-        self, size: int = 2, *, sound_only: bool = True, hash_seed: int = 0,
+        self, size: int = 2, *, sound_only: bool = True, allow_plain: bool = False, hash_seed: int = 0,
         together: Callable[[str], bool] = shares_a_process,
     ) -> None:  # fmt: skip
         self.size, self.sound_only, self.hash_seed = size, sound_only, hash_seed
+        self.allow_plain = allow_plain and sound_only
         self.together = together
         self.num_calls, self._cpu_seconds = 0, 0.0
         self._sandbox: Sandbox | None = None
@@ -94,7 +95,7 @@ class GymScorers:
     def sandbox(self) -> Sandbox:
         """Built at the first call, which takes seconds; one for all scorers of this process that ask for the same."""
         if self._sandbox is None:
-            self._sandbox = _shared_sandbox(self.size, self.sound_only, self.hash_seed, os.getpid())
+            self._sandbox = _shared_sandbox(self.size, self.allow_plain, self.hash_seed, os.getpid())
         return self._sandbox
 
     def close(self) -> None:
