@@ -6,18 +6,20 @@ import os
 import socket
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.pool import LEVELS, Sandbox
 from milepost.sandbox.probe import num_descendants
 from milepost.sandbox.runs import Limits
 from milepost.types import RecipeError
 from milepost.verifiers.code import score
 
 FOLDER = Path(__file__).parent / "hostile"
+ALLOWED = "MILEPOST_NO_SANDBOX"
 PROGRAMS = [program for path in sorted(FOLDER.glob("*.toml")) for program in tomllib.loads(path.read_text())["program"]]
 PAIRS = [(3, 4), (10, 1), (-2, 7), (0, 1000)]
 VALUES = {"entry_point": "mix", "tests": [{"args": [a, b], "expected": 31 * a + 17 * b} for a, b in PAIRS]}
@@ -36,7 +38,7 @@ def fenced(code: str) -> str:
 class Host:
     """What a program would like to reach, and the sandbox that keeps it away."""
 
-    def __init__(self, folder: Path, level: str) -> None:
+    def __init__(self, folder: Path, levels: Sequence[str]) -> None:
         self.folder = folder
         folder.chmod(0o755)
         for name, text in FILES.items():
@@ -45,7 +47,7 @@ class Host:
         self.server = socket.create_server(("127.0.0.1", 0))
         self.server.setblocking(False)
         limits = Limits(memory_mb=64, processes=16, tmp_mb=16, file_mb=4)
-        self.sandbox = Sandbox(1, limits=limits, levels=(level,))
+        self.sandbox = Sandbox(1, limits=limits, levels=levels)
         self.judge(fenced(RIGHT), VALUES, {})
         self.processes = num_descendants(self.sandbox.pids[0])
         self.descriptors = len(os.listdir("/proc/self/fd"))
@@ -73,15 +75,36 @@ class Host:
             self.server.accept()
 
 
-@pytest.fixture(scope="module", params=["namespaces", pytest.param("landlock", marks=pytest.mark.nightly)])
+LANDLOCK = ("landlock",)
+
+
+@pytest.fixture(scope="module", params=[LEVELS[:2], pytest.param(LANDLOCK, marks=pytest.mark.nightly)], ids=" or ".join)
 def host(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Host]:
+    """Behind the strongest walls that work here; nightly behind the second strongest as well."""
     try:
         host = Host(tmp_path_factory.mktemp("host"), request.param)
     except RecipeError as error:
-        pytest.skip(str(error))
+        not_run(str(error), may_lack=request.param == LANDLOCK)
     yield host
     host.sandbox.close()
     host.server.close()
+
+
+def not_run(why: str, *, may_lack: bool = False) -> NoReturn:
+    """A corpus that nothing ran is no corpus that was withstood: that has to be allowed by name."""
+    if may_lack or os.environ.get(ALLOWED) == "1":
+        pytest.skip(why)
+    pytest.fail(f"the hostile programs were not run, because there is nothing to run them behind; {ALLOWED}=1 allows that: "
+                f"{why}", pytrace=False)  # fmt: skip
+
+
+def test_a_corpus_that_was_not_run_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ALLOWED, raising=False)
+    with pytest.raises(pytest.fail.Exception, match="MILEPOST_NO_SANDBOX=1 allows that: no walls"):
+        not_run("no walls")
+    monkeypatch.setenv(ALLOWED, "1")
+    with pytest.raises(pytest.skip.Exception, match="no walls"):
+        not_run("no walls")
 
 
 def test_the_corpus_is_large_and_named() -> None:

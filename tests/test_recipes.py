@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from milepost.envs.desk import WORDS
 from milepost.envs.find import FOREIGN, find_env
+from milepost.policy import make_model, make_tokenizer, shape_of, vocabulary
 from milepost.recipe import load_recipe
 from milepost.scripted import demonstrator, play_script
 from milepost.tools import parse
@@ -28,7 +30,17 @@ def shown(path, num_tasks):
 
 
 def test_there_are_recipes():
-    assert {path.stem for path in RECIPES} >= {"calc", "desk"}
+    assert {path.stem for path in RECIPES} == {"calc", "desk", "desk_long", "babyai"}
+    assert {load_recipe(path).name for path in RECIPES} == {path.stem for path in RECIPES}
+
+
+def test_the_policy_of_desk_long_has_at_most_two_million_weights():
+    section = load_recipe(next(path for path in RECIPES if path.stem == "desk_long")).model.new
+    assert section.texts == "milepost.envs.desk:WORDS"
+    shape = shape_of(section.size, section.layers or None, section.width or None, section.heads or None)
+    tokenizer = make_tokenizer(vocabulary([WORDS], None, section.tokens), section.tokens, section.context)
+    model = make_model(shape, len(tokenizer), section.context, section.seed)
+    assert 1_500_000 < sum(parameter.numel() for parameter in model.parameters()) <= 2_000_000
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
