@@ -93,6 +93,22 @@ def _examples(tools: Sequence[Tool]) -> list[Call]:
             for tool in tools for full in (True, False)]  # fmt: skip
 
 
+def _wants_ids(tokenizer: Any, made: Sequence[dict[str, Any]], schemas: Schemas) -> bool:
+    """Whether the template takes these calls and an answer to each with ids of nine characters, and not without."""
+
+    def takes(**ids: str) -> bool:
+        told = [{**call, **({"id": ids["tool_call_id"]} if ids else {})} for call in made[:1]]
+        answer: Message = {"role": "tool", "name": made[0]["function"]["name"], "content": "1", **ids}
+        try:
+            templated(tokenizer, [_ASK, {"role": "assistant", "content": "", "tool_calls": told}, answer], schemas,
+                      add_generation_prompt=True)  # fmt: skip
+        except DataError:
+            return False
+        return True
+
+    return not takes() and takes(tool_call_id="milepost1")
+
+
 def _written(tokenizer: Any, calls: Sequence[Call], schemas: Schemas) -> str:
     """What the template writes for an assistant's calls between its header and the end of the turn. Raises DataError.
 
@@ -100,7 +116,17 @@ def _written(tokenizer: Any, calls: Sequence[Call], schemas: Schemas) -> str:
     """
     made = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]
     answers = ({"role": "assistant", "content": _MARK}, {"role": "assistant", "content": "", "tool_calls": made})
-    frame, text = (templated(tokenizer, [_ASK, answer, _ASK], schemas, add_generation_prompt=False) for answer in answers)
+    try:
+        frame, text = (
+            templated(tokenizer, [_ASK, answer, _ASK], schemas, add_generation_prompt=False) for answer in answers
+        )
+    except DataError:
+        if _wants_ids(tokenizer, made, schemas):
+            raise DataError(
+                "its chat template, as those of Mistral do, wants an id with every call and every answer to one, and calls "
+                "have none here"
+            ) from None
+        raise
     before, found, after = frame.partition(_MARK)
     if not found or not text.startswith(before) or not text.endswith(after) or len(text) < len(before) + len(after):
         raise DataError("its chat template does not write calls where it writes answers")

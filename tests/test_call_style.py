@@ -195,6 +195,34 @@ REFUSED = {
 }  # fmt: skip
 
 
+# Written for this test, with what Mistral's templates have of their own: tools before the last question alone, calls as one
+# list behind a token, an id of nine characters with each of them and with each answer, questions and answers in turn.
+MISTRAL = (
+    "{% set n = namespace(turn=0) %}{% for m in messages %}"
+    "{% if m.role == 'system' %}{% elif m.role == 'user' or m.role == 'assistant' and not m.tool_calls %}"
+    "{% if (m.role == 'user') != (n.turn % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% set n.turn = n.turn + 1 %}{% endif %}"
+    "{% if m.role == 'user' %}"
+    "{% if tools and loop.last %}[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}[INST] "
+    "{% if loop.last and messages[0].role == 'system' %}{{ messages[0].content }}\n\n{% endif %}{{ m.content }}[/INST]"
+    "{% elif m.tool_calls %}[TOOL_CALLS] [{% for c in m.tool_calls %}{% if c.id is not defined or c.id | length != 9 %}"
+    "{{ raise_exception('IDs have 9 characters') }}{% endif %}{{ dict(c.function, id=c.id) | tojson }}"
+    "{% if not loop.last %}, {% endif %}{% endfor %}]<|im_end|>"
+    "{% elif m.role == 'tool' %}"
+    "{% if m.tool_call_id is not defined %}{{ raise_exception('IDs have 9 characters') }}{% endif %}"
+    "[TOOL_RESULTS] {{ {'content': m.content, 'call_id': m.tool_call_id} | tojson }}[/TOOL_RESULTS]"
+    "{% elif m.role == 'assistant' %} {{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+)
+REFUSED["wants ids, as Mistral's do"] = (
+    MISTRAL,
+    "as those of Mistral do, wants an id with every call and every answer to one",
+)
+REFUSED["writes names before arguments, as newer ones of Mistral do"] = (
+    template("[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}"),
+    r"writes calls as '\[TOOL_CALLS\]refund\[ARGS\]",
+)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_template_that_cannot_do_it_is_refused_in_one_sentence(name):
     text, why = REFUSED[name]
