@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,10 @@ def report(right: int, *, num: int = 200, samples: int = 4, greedy: int | None =
     )  # fmt: skip
 
 
-def make_run(root: Path, name: str = "run", **tests: EvalReport) -> Path:
-    with Run.create(root, make_recipe({"name": name})) as run:
+def make_run(
+    root: Path, name: str = "run", *, meta: dict | None = None, reward: dict | None = None, **tests: EvalReport
+) -> Path:  # fmt: skip
+    with Run.create(root, make_recipe({"name": name, "reward": reward or {}}), meta=meta) as run:
         for stage, of in tests.items():
             run.add_eval(stage, 1, of)
         run.set_status("finished")
@@ -71,6 +74,34 @@ def test_a_control_must_be_beaten(tmp_path: Path) -> None:
     beaten = compare_run(path, control=str(strong))
     assert not beaten.passed
     assert [c.name for c in beaten.bar.clauses if c.passed is False] == ["control"]
+
+
+def test_a_control_that_was_judged_by_something_else_is_refused(tmp_path: Path) -> None:  # case E11
+    tests = {"sft": report(60), "grpo": report(100)}
+    ours = make_run(tmp_path, meta={"environment": "desk 2"}, **tests)
+    old = make_run(tmp_path, "old", meta={"environment": "desk 1"}, **tests)
+    with pytest.raises(RecipeError) as error:
+        compare_run(ours, control=str(old))
+    assert str(error.value) == (f"--control {old} cannot be compared: environment there is desk 1, and here desk 2; use a "
+                                "run that was tested by the same")  # fmt: skip
+    assert compare_run(ours, control=str(make_run(tmp_path, "same", meta={"environment": "desk 2"}, **tests))).control
+
+
+def test_a_control_is_judged_by_the_same_function_whatever_it_was_paid_for(tmp_path: Path) -> None:
+    def reward(name: str, *functions: dict, **settings: object) -> str:
+        given = {"functions": [{"label": "right", **function} for function in functions], "success": "right", **settings}
+        return str(make_run(tmp_path, name, reward=given, sft=report(60), grpo=report(100)))
+
+    ours = reward("ours", {"name": "numeric"})
+    paid = reward("paid", {"name": "numeric", "weight": 0}, {"name": "mine.py:noise", "label": "noise"})
+    assert compare_run(ours, control=paid).control
+    for name, function, settings, says in (
+        ("exact", {"name": "exact"}, {}, "what decides success there is exact, and here numeric"),
+        ("loose", {"name": "numeric", "params": {"abs_tol": 1}}, {}, 'what numeric is given there is {"abs_tol": 1}'),
+        ("half", {"name": "numeric"}, {"success_at": 0.5}, "reward.success_at there is 0.5, and here 1"),
+    ):  # fmt: skip
+        with pytest.raises(RecipeError, match=re.escape(says)):
+            compare_run(ours, control=reward(name, function, **settings))
 
 
 def test_a_control_within_the_run_counts_and_the_strongest_one_does(tmp_path: Path) -> None:

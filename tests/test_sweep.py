@@ -15,7 +15,7 @@ from milepost.recipe import load_recipe
 from milepost.stages.compare import stored_tests
 from milepost.stages.pipeline import run_pipeline
 from milepost.stages.sweep import merged, plan, read_over, sweep, table
-from milepost.stages.trials import Trial, judgement, read_seeds, warm_start
+from milepost.stages.trials import Trial, judgement, read_seeds, reports_of, warm_start
 from milepost.store import Run
 from milepost.types import RecipeError
 
@@ -196,6 +196,20 @@ def report(right: int, num: int = 10) -> EvalReport:
     interval = task_interval(outcomes.values())
     return EvalReport("test", 1, num, 1, {}, interval.mean, interval.low, interval.high, outcomes,
                       greedy=right / num, greedy_outcomes={k: v[0] for k, v in outcomes.items()})  # fmt: skip
+
+
+def test_runs_in_another_version_of_the_environment_are_not_taken_up(recipe: Path) -> None:  # case E11
+    """Finished ones are only read: nobody else would compare the version they were played in."""
+    made = load_recipe(recipe, ["env.name=calc", "reward.functions=[]", "name=s-x-s0"])
+    with Run.create(made.out, made, meta={"environment": "calc 0"}) as run:
+        run.add_eval("grpo", 1, EvalReport("test", 1, 1, 1, {}, 1.0, 1.0, 1.0, {"t": (True,)}))
+        run.set_status("finished")
+    trial = Trial("x", 0, made)
+    with pytest.raises(RecipeError, match=r"was played in calc 0, but env\.name now gives calc 1"):
+        reports_of(trial, [trial], "", "x")
+    with Run.open(trial.path, write=True) as run:
+        run.set_meta(environment="calc 1")
+    assert list(reports_of(trial, [trial], "", "x")) == ["grpo"]
 
 
 def test_tasks_of_all_seeds_are_pooled() -> None:

@@ -68,11 +68,13 @@ def compare_run(target: str | Path, *, before: str = "", after: str = "grpo", co
 
     `before` defaults to the warm start where it was tested, else to the base model. `control` is another run directory:
     its last test report on the same tasks is the control; without one, a control tested within the run counts. Raises
-    RecipeError, naming how to get what is missing.
+    RecipeError, naming how to get what is missing, and where the two did not play in the same version of the environment or
+    did not call the same answers right.
     """
     with Run.open(target) as run:
         tests, many_turns, status = stored_tests(run), run.has_many_turns, run.status
         used = {stage: cpu_of(run, stage) for stage in tests}
+        judged = judge_of(run) if control else {}
     if not tests:
         how = (f"`milepost resume {target}` finishes it and tests at the end" if status != "finished" else
                "`milepost run RECIPE` tests at its end where tasks.test is not 0")  # fmt: skip
@@ -86,7 +88,7 @@ def compare_run(target: str | Path, *, before: str = "", after: str = "grpo", co
     name, rival = _own_control(tests)
     cost = used.get(name)
     if control:
-        name, rival, cost = _other_run(control, tests[after])
+        name, rival, cost = _other_run(control, tests[after], judged)
     bar = standard_bar(tests[before], tests[after], rival, multi_turn=many_turns)
     return Comparison((before, after, name), tests[before], tests[after], rival, bar, (used[before], used[after], cost))
 
@@ -109,8 +111,26 @@ def _own_control(tests: Mapping[str, EvalReport]) -> tuple[str, EvalReport | Non
     return best, found.get(best)
 
 
-def _other_run(control: str, after: EvalReport) -> tuple[str, EvalReport, float | None]:
+def judge_of(run: Run) -> dict[str, str]:
+    """What said which answers and episodes were right: the environment and its version, or the functions, in words."""
+    reward = run.recipe.reward
+    if world := run.meta().get("environment"):
+        return {"environment": world}
+    decide = {reward.resolved_success, *reward.resolved_gates}
+    functions = [f for f in reward.functions if f.resolved_label in decide]
+    told = {f"what {f.name} is given": json.dumps(f.params, sort_keys=True) for f in functions}
+    return {"what decides success": " and ".join(f.name for f in functions) or "nothing", **told,
+            "reward.success_at": f"{reward.success_at:g}", "reward.extract": repr(reward.extract)}  # fmt: skip
+
+
+def _other_run(control: str, after: EvalReport, judged: Mapping[str, str]) -> tuple[str, EvalReport, float | None]:
     with Run.open(control) as run:
+        theirs = judge_of(run)
+        for what in dict.fromkeys((*judged, *theirs)):
+            one, other = judged.get(what, "none"), theirs.get(what, "none")
+            if one != other:
+                raise RecipeError(f"--control {control} cannot be compared: {what} there is {other}, and here {one}; use a "
+                                  "run that was tested by the same")  # fmt: skip
         tests = stored_tests(run)
         used = {stage: cpu_of(run, stage) for stage in tests}
     same = {stage: report for stage, report in tests.items() if set(report.outcomes) == set(after.outcomes)}

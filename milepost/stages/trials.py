@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from milepost.checkpoint import latest, path_of
+from milepost.envs.find import find_env
 from milepost.evaluate import EvalReport
-from milepost.launch import open_session
+from milepost.launch import check_version, open_session
 from milepost.progress import say
 from milepost.recipe import Recipe
 from milepost.stages.compare import cpu_of, stored_tests
@@ -77,6 +78,8 @@ def reports_of(
         with Run.open(trial.path) as run:
             if run.recipe != trial.recipe:
                 raise RecipeError(f"{trial.path} was made by another recipe; delete it, or give these another `name`")
+            if trial.recipe.env.name:  # a finished run is not resumed, and would be compared with those that are made now
+                check_version(run, find_env(trial.recipe.env.name, "env.name"))
             tests = stored_tests(run)
         if "grpo" in tests:
             say(f"{label}: {trial.path} is finished already")
@@ -102,7 +105,7 @@ def share(session: Session, trial: Trial, trials: Sequence[Trial]) -> None:
         if other.seed != trial.seed or other == trial or not (other.path / "store.sqlite").is_file():
             continue
         with Run.open(other.path) as donor:
-            if donor.recipe != other.recipe:
+            if donor.recipe != other.recipe or donor.meta().get("environment") != session.run.meta().get("environment"):
                 continue
             same_start = bool(trial.recipe.sft.steps) and warm_start(trial.recipe) == warm_start(other.recipe)
             if same_start and not _link_warm_start(donor, session.run, trial.recipe.sft.steps):
