@@ -19,9 +19,10 @@ from milepost.types import RecipeError
 
 BASE = "episode"
 """The rule that the others are compared with."""
-RULES = ("episode", "discounted", "turn", "anchor", "branch", "value")
-MORE_RULES = ("critic",)
-"""Known, and made only if asked for: `value` with a second model of equal size, as PPO has it."""
+RULES = ("episode", "discounted", "turn", "anchor", "branch", "value", "critic")
+"""`critic`: `value` with a second model of equal size, as PPO has it."""
+SHORT_ONLY = {"critic": 10}
+"""Compared up to this horizon unless asked for by name: the second model is trained on every token, as the policy is."""
 POLICY = {"size": "tiny", "layers": 3, "width": 64, "heads": 4}
 """0.16 M weights."""
 PROMPTS, GROUP = 8, 8
@@ -43,7 +44,8 @@ class Plan:
     out: Path
     worlds: tuple[str, ...] = tuple(LAB_WORLDS)
     horizons: tuple[int, ...] = HORIZONS
-    rules: tuple[str, ...] = RULES
+    rules: tuple[str, ...] | None = None
+    """At every horizon; None: all that are compared there."""
     seeds: Mapping[int, tuple[int, ...]] | None = None
     """Horizon → reported seeds; None: ten, from horizon 100 on five."""
     tuning: tuple[int, ...] = TUNING[:2]
@@ -58,6 +60,15 @@ class Plan:
         if self.seeds is not None:
             return self.seeds[horizon]
         return REPORTED if horizon < 100 else REPORTED[:5]
+
+    def rules_of(self, horizon: int) -> tuple[str, ...]:
+        if self.rules is not None:
+            return self.rules
+        return tuple(rule for rule in RULES if horizon <= SHORT_ONLY.get(rule, horizon))
+
+    def value_warmup(self, horizon: int) -> int:
+        """Steps in which rules with values only learn them: one of fifteen, so that nearly all of the budget is theirs."""
+        return max(1, self.steps[horizon] // 15)
 
     def budget(self, horizon: int) -> int:
         """Tokens sampled for training in each run."""
@@ -84,7 +95,7 @@ def plan_of(
     if horizons:
         given["horizons"] = tuple(sorted(int(h) for h in _of(horizons, list(map(str, HORIZONS)), "--horizons")))
     if rules:
-        given["rules"] = _of(rules, [*RULES, *MORE_RULES], "--rules")
+        given["rules"] = _of(rules, list(RULES), "--rules")
         if BASE not in given["rules"]:
             given["rules"] = (BASE, *given["rules"])
     if worlds:
@@ -109,10 +120,10 @@ def _of(text: str, known: list[str], flag: str) -> tuple[str, ...]:
 # ---- recipes ---------------------------------------------------------------------------------------------------------
 
 
-def settings_of(rule: str, horizon: int) -> dict[str, Any]:
+def settings_of(rule: str, plan: Plan, horizon: int) -> dict[str, Any]:
     """What of the recipe is the rule's own."""
     third = max(1, horizon // 3)
-    valued = {"rule": "value", "lam": 0.95}
+    valued = {"rule": "value", "lam": 0.95, "value_warmup": plan.value_warmup(horizon)}
     own: dict[str, dict[str, Any]] = {
         "episode": {},
         "discounted": {"credit": {"rule": "discounted", "gamma": 1 - 1 / horizon}},  # 1/e is left at the first turn
@@ -130,7 +141,7 @@ def settings_of(rule: str, horizon: int) -> dict[str, Any]:
 def recipe_of(plan: Plan, world: str, horizon: int, rule: str, rate: float, seed: int, name: str = "") -> Recipe:
     """The recipe of one run; the run of the seed's warm start alone has no steps of GRPO."""
     played = LAB_WORLDS[world]
-    own = settings_of(rule, horizon)
+    own = settings_of(rule, plan, horizon)
     return make_recipe({
         "name": name or f"{rule}-lr{rate:g}-s{seed}", "seed": seed, "out": str(plan.out / f"{world}-{horizon}"),
         "model": {"precision": "float32", "device": "cpu",
@@ -199,7 +210,7 @@ def tuned_at(horizon: int) -> int:
 
 def tuning_trials(plan: Plan, world: str, horizon: int) -> Iterator[LabTrial]:
     """Every rule at every rate, over the seeds for choosing."""
-    for rule in plan.rules:
+    for rule in plan.rules_of(horizon):
         for rate in plan.rates[world]:
             for seed in plan.tuning:
                 yield trial_of(plan, world, horizon, rule, rate, seed)
@@ -208,5 +219,5 @@ def tuning_trials(plan: Plan, world: str, horizon: int) -> Iterator[LabTrial]:
 def reported_trials(plan: Plan, world: str, horizon: int, rates: Mapping[str, float]) -> Iterator[LabTrial]:
     """Every seed by every rule at its chosen rate: whoever is stopped has whole pairs."""
     for seed in plan.seeds_of(horizon):
-        for rule in plan.rules:
+        for rule in plan.rules_of(horizon):
             yield trial_of(plan, world, horizon, rule, rates[rule], seed)

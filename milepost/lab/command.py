@@ -18,9 +18,8 @@ def add_lab_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPar
                          "(runs/lab-credit, with --small runs/lab-credit-small)")  # fmt: skip
     command.add_argument("--worlds", default="", help="of corridor,maze (all)")
     command.add_argument("--horizons", default="", help="of 10,30,100 (all)")
-    command.add_argument(
-        "--rules", default="", help="of episode,discounted,turn,anchor,branch,value,critic (all but critic)"
-    )
+    command.add_argument("--rules", default="", help="of episode,discounted,turn,anchor,branch,value,critic "
+                         "(all; critic at horizon 10 alone)")  # fmt: skip
     command.add_argument("--seeds", default="", help="such as 0-9 (ten; from horizon 100 on five, which only describe)")
     command.add_argument("--jobs", type=int, default=0, help="runs at a time; 0: one for each core")
     command.add_argument("--keep", action="store_true", help="keep every run's folder, not its result alone")

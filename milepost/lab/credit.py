@@ -132,7 +132,7 @@ def read_lab(plan: Plan) -> Lab:
         rates = {rule: choice.rate for rule, choice in choices.items()}
         trials = list(reported_trials(plan, world, horizon, rates))
         runs = {(trial.rule, trial.seed): run for trial in trials if (run := read_result(trial))}
-        cells.append(Cell(world, horizon, plan.rules, plan.seeds_of(horizon), plan.budget(horizon), choices,
+        cells.append(Cell(world, horizon, plan.rules_of(horizon), plan.seeds_of(horizon), plan.budget(horizon), choices,
                           tuned_at(horizon), runs))  # fmt: skip
     if not cells and missing:
         raise missing

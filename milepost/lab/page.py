@@ -16,6 +16,7 @@ from milepost.report import page
 from milepost.terminal import table
 
 FILES = (("lab.json", "everything on this page as values"), ("lab.csv", "one row per reported run"),
+         ("lab-curves.csv", "its learning curve: success in training by tokens sampled, one row per step"),
          ("WORLD-HORIZON/RULE-lr…-s….json", "what each run showed, those for choosing rates included"),
          ("WORLD-HORIZON/start-s…/", "warm starts: `milepost show`"))  # fmt: skip
 

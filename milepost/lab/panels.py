@@ -2,13 +2,14 @@
 
 Published gains of credit rules vanished once every method met the same tasks in the same order, on every machine. So the
 rows of each world and horizon stand in `panels.json` by their digests, and for each seed the order of all of them: its
-first ones test, the others train in that order. A row that came out otherwise than it was pinned is refused.
+first ones test, the others train in that order. A row that came out otherwise than it was pinned is refused. Seeds that
+learning rates are chosen on have rows of their own, of which no reported seed meets any.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -26,6 +27,7 @@ HORIZONS = (10, 30, 100)
 REPORTED, TUNING = tuple(range(10)), (100, 101, 102)
 """Seeds whose results are told, and those that learning rates are chosen on."""
 NUM_ROWS, NUM_TEST = 640, 128
+"""Rows that a seed meets, and how many of them test."""
 POOL_SEED = 5
 CORRIDOR, MAZE = "corridor", "maze"
 DIFFICULTY: dict[tuple[str, int], dict[str, Any]] = {
@@ -34,8 +36,14 @@ DIFFICULTY: dict[tuple[str, int], dict[str, Any]] = {
     (MAZE, 30): {"rooms": 16, "keys": 0, "min_length": 6, "max_length": 12, "terse": True},
     (MAZE, 100): {"rooms": 36, "keys": 0, "min_length": 15, "max_length": 40, "terse": True},
 }
-POOLS = [*((*cell, False) for cell in DIFFICULTY), *((CORRIDOR, horizon, True) for horizon in HORIZONS)]
-"""World, horizon, whether lessons."""
+OF_REPORTED, OF_TUNING, LESSON = "", "choosing", "lesson"
+"""Parts of a world's rows: those of the reported seeds, of the seeds for choosing, and what warm starts in a long corridor
+begin with."""
+POOLS = [
+    *((*cell, part) for cell in DIFFICULTY for part in (OF_REPORTED, OF_TUNING)),
+    *((CORRIDOR, horizon, LESSON) for horizon in HORIZONS),
+]
+"""World, horizon, part."""
 
 
 @dataclass(frozen=True)
@@ -57,46 +65,52 @@ def rows(size: int, seed: int, *, world: str, horizon: int, panel: int, lesson: 
 
     `lesson`: those that warm starts in a long corridor begin with, the same for all seeds. Raises RecipeError.
     """
-    found = pool(world, horizon, lesson)
     if lesson:
-        yield from found[:size]
+        yield from pool(world, horizon, LESSON)[:size]
         return
-    for place, index in enumerate(islice(order(panel), size)):
-        yield {**found[index], "split": "test" if place < NUM_TEST else "train"}
+    numbers = order(panel)
+    part = OF_TUNING if panel in TUNING else OF_REPORTED
+    found = {row["number"]: row for row in pool(world, horizon, part)}
+    for place, number in enumerate(islice(numbers, size)):
+        yield {**found[number], "split": "test" if place < NUM_TEST else "train"}
 
 
 @lru_cache(maxsize=4)
-def pool(world: str, horizon: int, lesson: bool = False) -> list[dict[str, Any]]:
-    """All rows of a world at a horizon, each as it was pinned. Raises RecipeError."""
-    name = _name(world, horizon, lesson)
+def pool(world: str, horizon: int, part: str = OF_REPORTED) -> list[dict[str, Any]]:
+    """The rows of a part of a world at a horizon, each as it was pinned. Raises RecipeError."""
+    name = _name(world, horizon, part)
     if name not in read()["rows"]:
         raise RecipeError(f"the laboratory has no panel {name!r}; it has {', '.join(read()['rows'])}")
-    made = list(made_rows(world, horizon, lesson))
+    made = list(made_rows(world, horizon, part))
     wrong = [
         i for i, (row, known) in enumerate(zip(made, read()["rows"][name].split(), strict=True)) if short(row) != known
     ]
     if wrong:
         raise RecipeError(
-            f"row {wrong[0]} of the laboratory's panel {name!r} is not the one that was pinned: results would not compare "
-            "with earlier ones; use the version of Milepost that made them"
+            f"row {made[wrong[0]]['number']} of the laboratory's panel {name!r} is not the one that was pinned: results "
+            "would not compare with earlier ones; use the version of Milepost that made them"
         )
     return made
 
 
-def made_rows(world: str, horizon: int, lesson: bool = False) -> Iterator[dict[str, Any]]:
-    """`lesson`: of a corridor the three doors around the deciding one, a few tokens instead of hundreds."""
-    difficulty = DIFFICULTY[world, horizon]
+def made_rows(world: str, horizon: int, part: str = OF_REPORTED) -> Iterator[dict[str, Any]]:
+    """Those of the seeds for choosing follow those of the reported ones, so that none is among both. A lesson: of a
+    corridor the three doors around the deciding one, a few tokens instead of hundreds.
+    """
+    difficulty, lesson = DIFFICULTY[world, horizon], part == LESSON
     if lesson:
         difficulty = {**difficulty, "length": 3, "first": (horizon + 1) // 2 - 1}
-    generate = corridor.generate if world == CORRIDOR else maze.generate
-    for index, row in enumerate(generate(NUM_ROWS, POOL_SEED + lesson, **difficulty)):
+    generate: Callable[..., Iterator[Mapping[str, Any]]] = corridor.generate if world == CORRIDOR else maze.generate
+    first = NUM_ROWS if part == OF_TUNING else 0
+    made = generate(first + NUM_ROWS, POOL_SEED + lesson, **difficulty)
+    for number, row in islice(enumerate(made), first, None):
         # No rules and no list of letters: a policy that is made from nothing learns them from demonstrations.
         told = row["prompt"].partition(". Ways")[0] if world == CORRIDOR else f"Exit {row['maze']['exit'].replace(' ', '')}"
-        yield {**row, "prompt": f"{told}.", "number": index}
+        yield {**row, "prompt": f"{told}.", "number": number}
 
 
-def _name(world: str, horizon: int, lesson: bool) -> str:
-    return f"{world} {horizon}{' lesson' if lesson else ''}"
+def _name(world: str, horizon: int, part: str) -> str:
+    return f"{world} {horizon} {part}".strip()
 
 
 def short(row: dict[str, Any]) -> str:
@@ -104,7 +118,7 @@ def short(row: dict[str, Any]) -> str:
 
 
 def order(panel: int) -> list[int]:
-    """Of all rows of any world, as the seed `panel` meets them. Raises RecipeError."""
+    """The numbers of a seed's rows, of any world, as the seed `panel` meets them. Raises RecipeError."""
     known = read()["orders"]
     if str(panel) not in known:
         raise RecipeError(f"the laboratory has no pinned order for seed {panel}; it has {', '.join(known)}")
@@ -121,8 +135,13 @@ def pinned_now() -> dict[str, dict[str, str]]:
     """What `panels.json` holds, made anew: only for another panel, with which earlier results do not compare."""
     return {
         "rows": {_name(*which): " ".join(map(short, made_rows(*which))) for which in POOLS},
-        "orders": {str(seed): " ".join(map(str, shuffled(seed, "lab", NUM_ROWS))) for seed in (*REPORTED, *TUNING)},
+        "orders": {str(seed): " ".join(map(str, _order_now(seed))) for seed in (*REPORTED, *TUNING)},
     }
+
+
+def _order_now(seed: int) -> list[int]:
+    first = NUM_ROWS if seed in TUNING else 0
+    return [first + int(index) for index in shuffled(seed, "lab", NUM_ROWS)]
 
 
 # ---- worlds ----------------------------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from milepost.charts import Series
 from milepost.disk import write_whole
-from milepost.lab.arms import BASE, MIN_SEEDS, TUNED_UP_TO
+from milepost.lab.arms import BASE, MIN_SEEDS, RULES, TUNED_UP_TO
 from milepost.lab.credit import Cell, Lab, holm, sentence
 from milepost.lab.runs import LabRun
 from milepost.pairs import Effect, written
@@ -22,12 +22,16 @@ TITLES = ("rule", "rate", "success", "points", "95 %", "p", "Holm", "seeds", "to
 BINS = 10
 """Points of a learning curve: the budget in so many parts."""
 METHOD = (
-    "All arms of a seed share its pinned tasks, their order and the warm start, and are tested on the same unseen tasks "
-    "under the same sampling noise; training ends with the step that uses up the budget of sampled tokens, continuations "
-    "included, and the weights it ends with are tested. Learning rates were chosen for each rule on other seeds. A pair's "
-    "difference is the mean over its tasks of success by the rule − success by episode; interval and p come from all "
-    "subsets and all changes of sign of the pairs' differences: exact, with the seed as the unit. Holm: p corrected for "
-    "the number of comparisons."
+    "All arms of a seed share its pinned tasks, their order and the warm start, and are tested on the same tasks, which "
+    "training did not meet, under the same sampling noise. Mazes of the test are other mazes; corridors of the test differ "
+    "from those of the training in a number that means nothing, for all show one of 8 signs: there the test asks what was "
+    "learned of the signs. Training ends with the step that uses up the budget of sampled tokens, continuations included, "
+    "and the weights it ends with are tested. What judges states without sampling (values, critics) takes no tokens and "
+    "stands in the CPU-seconds: budgets are equal in tokens, not in these. Rules with values follow episode in the first "
+    "fifteenth of the steps, while the values are learned. Learning rates were chosen for each rule on other seeds, which "
+    "have tasks of their own. A pair's difference is the mean over its tasks of success by the rule − success by episode; "
+    "interval and p come from all subsets and all changes of sign of the pairs' differences: exact, with the seed as the "
+    "unit. Holm: p corrected for the number of comparisons."
 )
 
 
@@ -101,6 +105,11 @@ def notes(lab: Lab) -> list[str]:
             found.append(
                 f"{where}: rates are those chosen at horizon {cell.tuned_at}; beyond {TUNED_UP_TO} none are chosen"
             )
+        if lab.plan.rules is None and (left_out := [rule for rule in RULES if rule not in cell.rules]):
+            found.append(f"{where}: not compared with {', '.join(left_out)}; --rules {','.join([BASE, *left_out])} does it")
+        if most := max((effect.num_recurring for rule in cell.rules if (effect := cell.effect(rule))), default=0):
+            found.append(f"{where}: {most} of the test tasks stand in the tests of several seeds, which all draw from the "
+                         "same pinned rows: the interval speaks of these rows")  # fmt: skip
         if edges := [rule for rule, choice in cell.choices.items() if choice.at_edge]:
             found.append(f"{where}: the best of the rates tried lies at their edge for {', '.join(edges)}; one beyond it "
                          "may be better")  # fmt: skip
@@ -148,6 +157,16 @@ def raw_rows(lab: Lab) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def curve_rows(lab: Lab) -> list[dict[str, Any]]:
+    """One row per step of a reported run: success in training of the tasks it played, none of them tested, by the tokens
+    sampled before it."""
+    return [
+        {"world": run.world, "horizon": run.horizon, "rule": run.rule, "rate": run.rate, "seed": run.seed,
+         "tokens": tokens, "success": success}
+        for cell in lab.cells for rule in cell.rules for run in cell.of(rule) for tokens, success in run.curve
+    ]  # fmt: skip
+
+
 def facts(lab: Lab, command: str) -> dict[str, Any]:
     """Plain values of everything that is told: the content of lab.json."""
     corrected = holm(lab)
@@ -174,13 +193,18 @@ def _effect(effect: Effect, corrected: float | None) -> dict[str, Any]:
 
 
 def write_files(lab: Lab, command: str) -> Path:
-    """`lab.json`, and `lab.csv` with a row per reported run; → the folder. Raises StoreError."""
+    """`lab.json`, `lab.csv` with a row per reported run, `lab-curves.csv` with one per step of it; → the folder. Raises
+    StoreError."""
+    write_whole(lab.plan.out / "lab.csv", _csv(raw_rows(lab)))
+    write_whole(lab.plan.out / "lab-curves.csv", _csv(curve_rows(lab)))
+    write_whole(lab.plan.out / "lab.json", json.dumps(facts(lab, command), indent=2, ensure_ascii=False) + "\n")
+    return lab.plan.out
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     out = io.StringIO()
-    rows = raw_rows(lab)
     if rows:
         writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    write_whole(lab.plan.out / "lab.csv", out.getvalue())
-    write_whole(lab.plan.out / "lab.json", json.dumps(facts(lab, command), indent=2, ensure_ascii=False) + "\n")
-    return lab.plan.out
+    return out.getvalue()
