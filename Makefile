@@ -1,11 +1,12 @@
 # setup   an environment in .venv, once per change of pyproject.toml
 # demo    the main job, end to end, on the embedded model
-# test    all tests; nightly: the longer ones, with evidence in docs/evidence
+# test    all tests; nightly: the longer ones and those of foreign worlds, with evidence in docs/evidence
 # check   format, lint, types, tests
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup
+WORLDS := $(VENV)/.worlds
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # One thread per test process: two processes of two threads each would only wait for each other.
@@ -31,7 +32,14 @@ demo: setup
 test: setup
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=ci $(ARGS)
 
-nightly: setup
+# Worlds of other packages that `setup` leaves out: textworld comes with jericho, which is under the GPL, and BFCL's wheel
+# pins packages that its data does not need (docs/environments.md). Without them their tests are skipped.
+$(WORLDS): $(STAMP)
+	@$(PIP) install --constraint constraints.txt --editable '.[textworld]'
+	@$(PIP) install --no-deps 'bfcl-eval>=2026.3.23'
+	@touch $@
+
+nightly: setup $(WORLDS)
 	$(BIN)/python scripts/nightly.py $(ARGS)
 
 check: setup
