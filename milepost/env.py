@@ -185,6 +185,11 @@ class EnvSpec:
     is still to find out, nor what is wanted of it beyond the prompt."""
     system: str = ""
     """Shown before every task: what the world is and how to act in it. Short; it is paid for in every episode."""
+    seeded: bool | None = None
+    """Whether the seed of `reset` makes a task another, in what is seen or in the state. False: the task alone decides.
+    None: not said, and `milepost check env` cannot tell a seed that was forgotten from one that is not needed."""
+    luck: float = 0.05
+    """Share of tasks that random actions may solve before `milepost check env` says that success means little."""
 
 
 def canonical(state: State) -> str:

@@ -344,3 +344,4 @@ SPEC = EnvSpec(
     summary=summed_up,
     system=SYSTEM,
 )
+    seeded=False,

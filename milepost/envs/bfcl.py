@@ -354,3 +354,4 @@ SPEC = EnvSpec(
     summary=summed_up,
     system=SYSTEM,
 )
+    seeded=False,

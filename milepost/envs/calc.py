@@ -246,3 +246,4 @@ SPEC = EnvSpec(
     volatile=("num_calls",),
     system=f"Call {CALC.signature()}, then {ANSWER.signature()}. One call per line.",
 )
+    seeded=False,

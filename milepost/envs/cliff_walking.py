@@ -155,3 +155,5 @@ SPEC = EnvSpec(
     volatile=("steps", "idle"),
     system=SYSTEM,
 )
+    seeded=False,
+    luck=0.2,  # 1 of 25 tasks

@@ -199,3 +199,5 @@ SPEC = EnvSpec(
     summary=summed_up,
     system=SYSTEM,
 )
+    seeded=False,
+    luck=0.4,  # one of four ways is right: 44 of 200 tasks

@@ -441,4 +441,5 @@ SPEC = EnvSpec(
     volatile=("calls", "next_id"),
     summary=summed_up,
     system=SYSTEM,
+    seeded=True,
 )

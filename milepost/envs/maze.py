@@ -306,4 +306,5 @@ SPEC = EnvSpec(
     volatile=("steps", "bumps"),
     summary=summed_up,
     system=SYSTEM,
+    seeded=False,
 )

@@ -344,4 +344,5 @@ SPEC = EnvSpec(
     volatile=("num_edits", "num_runs"),
     summary=summed_up,
     system=SYSTEM,
+    seeded=False,
 )

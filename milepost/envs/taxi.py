@@ -184,3 +184,4 @@ SPEC = EnvSpec(
     volatile=("steps", "idle", "mistakes"),
     system=SYSTEM,
 )
+    seeded=False,

@@ -300,3 +300,4 @@ SPEC = EnvSpec(
     summary=summed_up,
     system=SYSTEM,
 )
+    seeded=False,

@@ -17,10 +17,10 @@ from milepost.health.tapes import Limits, Tape, at_random, changed, claim, diffe
 from milepost.host_main import Garbage, plain_copy
 from milepost.reward_spec import OutOfBounds, potentials
 from milepost.types import MilepostError, Task
+from milepost.verifiers.labelled import wilson
 
 KNOWN_BAD = "known-bad "
-LUCK = 0.1
-"""Share of tasks that random actions may solve before success means little."""
+Z95 = 1.96
 
 
 class Failed(Exception):
@@ -111,8 +111,8 @@ def play_all(bench: Bench) -> None:
 
 
 def _others(gold: Mapping[str, list[str]], task: Task) -> list[str]:
-    own = set(gold.get(task.key, ()))
-    return [text for key, texts in gold.items() if key != task.key for text in texts if text not in own]
+    """What gold scripts write at other tasks: the words of this world, and nothing that only this task's script writes."""
+    return [text for key, texts in gold.items() if key != task.key for text in texts]
 
 
 # --- description and tasks ------------------------------------------------------------------------------------------
@@ -127,6 +127,8 @@ def spec_check(bench: Bench) -> str:
                         ("cost", [c.name for c in spec.costs])):  # fmt: skip
         if len(set(names)) < len(names):
             raise Failed(f"two of its {what}s are called {max(names, key=names.count)!r}")
+    if not 0 <= spec.luck < 1:
+        raise Failed(f"EnvSpec.luck = {spec.luck!r} is no share of tasks below 1")
     before: dict[str, tuple[str, ...]] = {m.name: m.after for m in spec.milestones}
     for name, after in before.items():
         if missing := [other for other in after if other not in before]:
@@ -326,19 +328,33 @@ def fails(policy: str) -> Callable[[Bench], str]:
             raise Skipped("no task takes two different actions of the gold policy")
         if policy == "random" and bench.spec.gold and len(bench.tapes.get("gold", ())) < len(bench.tasks):
             raise Skipped("the gold policy hung, and chance draws from what it writes")
-        return _never_succeeds(bench, policy, LUCK if policy == "random" else 0.0)
+        return _seldom_succeeds(bench, policy) if policy == "random" else _never_succeeds(bench, policy)
 
     return check
 
 
-def _never_succeeds(bench: Bench, policy: str, luck: float = 0.0) -> str:
+def _never_succeeds(bench: Bench, policy: str) -> str:
+    won, num = _won(bench, policy)
+    if won:
+        raise Failed(f"{len(won)} of {num} tasks solved; the first ends at {won[0].where()}")
+    return f"0 of {num} tasks solved"
+
+
+def _seldom_succeeds(bench: Bench, policy: str) -> str:
+    won, num = _won(bench, policy)
+    low, high = wilson(len(won), num, Z95)
+    told = f"{len(won)} of {num} tasks solved: {len(won) / num:.1%}, 95 % interval {low:.1%} to {high:.1%}"
+    luck = bench.spec.luck
+    if len(won) > luck * num:
+        raise Failed(f"{told}; more than {luck:.0%} is no luck; the first ends at {won[0].where()}")
+    return f"{told}; up to {luck:.0%} pass as luck"
+
+
+def _won(bench: Bench, policy: str) -> tuple[list[Tape], int]:
     if any(tape.start_holds for tape in bench.tapes.get(policy, [])):
         raise Skipped("the goal holds before anything was done")
     tapes = bench.whole(policy)
-    won = [tape for tape in tapes if tape.success]
-    if len(won) > luck * len(tapes):
-        raise Failed(f"{len(won)} of {len(tapes)} tasks solved; the first ends at {won[0].where()}")
-    return f"{len(won)} of {len(tapes)} tasks solved"
+    return [tape for tape in tapes if tape.success], len(tapes)
 
 
 def known_bad_check(bench: Bench) -> str:

@@ -158,27 +158,29 @@ async def _alike(bench: Bench, hosts: Hosts, tape: Tape) -> str | None:
 
 
 def seed_check(bench: Bench) -> str:
-    """A row with `seeded` true says that reset's seed matters, with false that it does not."""
-    tapes = bench.base()
-    num_other = 0
-    for tape in tapes:
-        said = tape.task.columns.get("seeded")
-        found = None
-        for seed in range(bench.seed + 1, bench.seed + NUM_SEEDS):
-            other = record(bench.spec, tape.task, seed, tape.policy, replay(tape.texts), bench.limits)
-            try:
-                _same(bench, tape, other, f"with the seed {seed}")
-            except Failed as error:
-                found = str(error)
-                break
-        num_other += found is not None
-        if said is False and found:
-            raise Failed(f"the task says seeded = false, but {found}")
-        if said is True and not found:
-            raise Failed(f"the task says seeded = true, but {tape.where()} is the same under {NUM_SEEDS} seeds")
-    if not num_other:
-        return f"no task is another under {NUM_SEEDS} seeds: the task alone decides"
-    return f"{num_other} of {len(tapes)} tasks are another under another seed"
+    """What `EnvSpec.seeded` says of reset's seed is so. Where it says nothing, nothing is called ok."""
+    tapes, said = bench.base(), bench.spec.seeded
+    found = [difference for tape in tapes if (difference := _seeded(bench, tape))]
+    told = (f"{len(found)} of {len(tapes)} tasks are another under {NUM_SEEDS} seeds" if found else
+            f"no task is another under {NUM_SEEDS} seeds")  # fmt: skip
+    if said is None:
+        raise Skipped(f"not declared: {told}; say so with EnvSpec(seeded={bool(found)}), if that is meant")
+    if said and not found:
+        raise Failed(f"EnvSpec.seeded is True, but {told}: reset does not use its seed")
+    if found and not said:
+        raise Failed(f"EnvSpec.seeded is False, but {found[0]}")
+    return told if said else f"{told}: the task alone decides"
+
+
+def _seeded(bench: Bench, tape: Tape) -> str | None:
+    """How the task differs under the first other seed that makes it another, if any does."""
+    for seed in range(bench.seed + 1, bench.seed + NUM_SEEDS):
+        other = record(bench.spec, tape.task, seed, tape.policy, replay(tape.texts), bench.limits)
+        try:
+            _same(bench, tape, other, f"with the seed {seed}")
+        except Failed as error:
+            return str(error)
+    return None
 
 
 def snapshot_check(bench: Bench) -> str:
