@@ -29,7 +29,7 @@ class SignalReport:
     """Groups with no counted episode."""
     num_episodes: int
     num_truncated: int
-    """By tokens, context or time."""
+    """By tokens, context, time or a limit of the environment's own."""
     num_faults: int
     unscorable: Mapping[str, int] = field(default_factory=dict)
     """Cause → count; faults are counted apart."""
@@ -68,7 +68,7 @@ def signal_report(
         "num_single": sum(counted[name] == 1 for name in names),
         "num_empty": sum(counted[name] == 0 for name in names),
         "num_episodes": len(rows),
-        "num_truncated": sum(cut_short(e) for e, _, _ in rows),
+        "num_truncated": sum(cut_short(e.stop) for e, _, _ in rows),
         "num_faults": sum(e.stop.kind is StopKind.FAULT for e, _, _ in rows),
         "unscorable": dict(Counter(
             r.cause or "not finite" for e, r, _ in rows if e.stop.kind is not StopKind.FAULT and not has_total(r)
@@ -76,28 +76,42 @@ def signal_report(
     }  # fmt: skip
     report = SignalReport(**facts)
     totals = [r.total for _, r, c in rows if c.in_baseline and r.total is not None]
-    cut = Counter(e.stop.reason for e, _, _ in rows if cut_short(e))
+    cut = Counter(e.stop.reason for e, _, _ in rows if cut_short(e.stop))
     truncation = _all_cut(report, cut) if report.num_episodes and report.num_truncated == report.num_episodes else None
-    cause = None if alive else f"no learning signal: {truncation or _why_silent(report, totals)}"
+    left_out = Counter(e.stop.reason for e, _, c in rows if e.stop.kind is StopKind.TRUNCATED and not c.trained)
+    cause = None if alive else f"no learning signal: {truncation or _why_silent(report, totals, left_out)}"
     return SignalReport(**facts, cause=cause, truncation=truncation)
 
 
-_ROOM = {"context": "raise env.max_context_tokens, or let episodes go on past it with env.context_rule",
-         "time": "raise env.max_seconds, or look at what makes steps slow",
-         "environment": "look at why the environment itself cuts episodes short"}  # fmt: skip
+_ROOM = {
+    "context": "raise env.max_context_tokens, or let episodes go on past it with env.context_rule",
+    "time": "raise env.max_seconds, or look at what makes steps slow",
+    "environment": "look at why the environment itself cuts episodes short",
+    "turns": "raise env.max_turns",
+    "tool_calls": "raise env.max_tool_calls",
+    "invalid_actions": "look at what makes actions invalid",
+}
+
+
+def more_room(reason: str, tokens: str = "raise rollout.max_new_tokens") -> str:
+    """What to do about a reason that cuts episodes short; `tokens`: about running out of them."""
+    return _ROOM.get(reason, tokens)
 
 
 def _all_cut(report: SignalReport, cut: Counter[str]) -> str:
     """`cut`: how often each stop reason cut an episode short; the most frequent one says what to do."""
-    by, most = ", ".join(f"{reason} ×{count}" for reason, count in cut.most_common()), cut.most_common(1)[0][0]
     return (
-        f"100% truncated ({by}), 0 of {report.num_episodes} episodes finished, so the reward cannot be earned; "
-        f"{_ROOM.get(most, 'raise rollout.max_new_tokens or ask for shorter answers')}"
+        f"100% truncated ({_counted(cut)}), 0 of {report.num_episodes} episodes finished, so the reward cannot be earned; "
+        + more_room(cut.most_common(1)[0][0], "raise rollout.max_new_tokens or ask for shorter answers")
     )
 
 
-def _why_silent(report: SignalReport, totals: list[float]) -> str:
-    """The most telling cause, as the rest of a sentence."""
+def _counted(reasons: Counter[str]) -> str:
+    return ", ".join(f"{reason} ×{count}" for reason, count in reasons.most_common()) or "none"
+
+
+def _why_silent(report: SignalReport, totals: list[float], left_out: Counter[str]) -> str:
+    """The most telling cause, as the rest of a sentence. `left_out`: what cut the episodes that are not trained on."""
     n = report.num_episodes
     if n == 0:
         return "the batch holds no episodes; check that the task source is not empty"
@@ -106,8 +120,9 @@ def _why_silent(report: SignalReport, totals: list[float]) -> str:
     if report.num_empty == report.num_groups:
         causes = ", ".join(f"{cause} ×{count}" for cause, count in sorted(report.unscorable.items(), key=lambda x: -x[1]))
         return (
-            f"no episode of {n} can be compared (unscorable: {causes or 'none'}; faults: {report.num_faults}; truncated: "
-            f"{report.num_truncated}); run the reward function on one completion by hand"
+            f"no episode of {n} can be compared (unscorable: {causes or 'none'}; faults: {report.num_faults}; cut short "
+            f"and dropped: {_counted(left_out)}); "
+            + ("run the reward function on one completion by hand" if causes or not left_out else _score_or_room(left_out))
         )
     if report.num_single and not report.num_constant:
         return (
@@ -117,9 +132,14 @@ def _why_silent(report: SignalReport, totals: list[float]) -> str:
     if totals and report.num_constant + report.num_single + report.num_empty == report.num_groups:
         return f"rewards are equal within each of {report.num_groups} groups ({_what_is_equal(totals)}"
     return (
-        f"only episodes outside the loss differ ({report.num_truncated} of {n} were cut short and are kept in the "
-        'baseline only); raise rollout.max_new_tokens or set rollout.truncated = "score"'
+        f"only episodes outside the loss differ ({sum(left_out.values())} of {n} were cut short: {_counted(left_out)}); "
+        + _score_or_room(left_out)
     )
+
+
+def _score_or_room(left_out: Counter[str]) -> str:
+    most = left_out.most_common(1)[0][0] if left_out else "tokens"
+    return f'{more_room(most)}, or set rollout.stop_rules.{most} = "score"'
 
 
 def _what_is_equal(totals: list[float]) -> str:

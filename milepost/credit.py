@@ -26,13 +26,9 @@ from milepost.advantages import (
 )
 from milepost.anchor import Steps, anchor_advantages
 from milepost.credit_sections import CreditSection
-from milepost.sections import RolloutSection
+from milepost.sections import OWN_BUDGETS, RolloutSection
 from milepost.tree import Path, tree_credit
-from milepost.types import Credit, Episode, EpisodeId, Group, Reward, StopKind
-
-BUDGETS_OF_THE_POLICY = frozenset({"turns", "tool_calls", "invalid_actions"})
-"""Truncation reasons that the policy brought about by its own choices: always scored."""
-
+from milepost.types import Credit, Episode, EpisodeId, Group, Reward, StopKind, StopReason
 
 PerEpisode = Mapping[EpisodeId, Sequence[float] | np.ndarray]
 
@@ -66,8 +62,7 @@ def assign(
     teacher is asked) these rules tell A.
 
     `rewards[i][j]` judges `groups[i].episodes[j]`; the result has the same shape. Faults and unscorable episodes are
-    in neither baseline nor loss; truncated ones follow `rollout.truncated`, except for budgets that the policy itself
-    used up (turns, tool calls, invalid actions), which are scored. Untrained episodes carry advantage 0.
+    in neither baseline nor loss; truncated ones follow `rollout.stop_rule`. Untrained episodes carry advantage 0.
     `kl_penalty` (β·Σ_t k1 of each episode, nats) is subtracted first: that is KL in the reward.
     """
     batch = _judged(groups, rewards, rollout, kl_penalty or {}, part_weights)
@@ -308,16 +303,23 @@ def _distilled(batch: _Judged, section: CreditSection, gaps: PerEpisode) -> list
 
 def _rule(episode: Episode, reward: Reward, rollout: RolloutSection) -> tuple[bool, bool]:
     """(in the baseline, in the loss) of one episode."""
-    if episode.stop.kind is StopKind.FAULT or not has_total(reward) or not episode.num_sampled:
+    if not has_total(reward) or not episode.num_sampled:
         return False, False  # where the policy sampled nothing, the reward says nothing about it
-    if cut_short(episode):
-        return {"keep_baseline": (True, False), "drop": (False, False)}.get(rollout.truncated, (True, True))
-    return True, True
+    return place_of(episode.stop, rollout)
 
 
-def cut_short(episode: Episode) -> bool:
-    """Whether a budget outside the policy's choices (tokens, context, time) ended the episode."""
-    return episode.stop.kind is StopKind.TRUNCATED and episode.stop.reason not in BUDGETS_OF_THE_POLICY
+def place_of(stop: StopReason, rollout: RolloutSection) -> tuple[bool, bool]:
+    """(in the baseline, in the loss) of episodes that ended so."""
+    if stop.kind is StopKind.FAULT:
+        return False, False
+    if stop.kind is StopKind.TERMINATED:
+        return True, True
+    return {"score": (True, True), "keep_baseline": (True, False), "drop": (False, False)}[rollout.stop_rule(stop.reason)]
+
+
+def cut_short(stop: StopReason) -> bool:
+    """Whether a limit outside the policy's choices (tokens, context, time, the environment's own) ended the episode."""
+    return stop.kind is StopKind.TRUNCATED and stop.reason not in OWN_BUDGETS
 
 
 def has_total(reward: Reward) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from milepost.recipe import Recipe
 from milepost.reward_sections import BOUNDED
+from milepost.sections import OTHER_LIMITS, OWN_BUDGETS
 
 
 def describe(recipe: Recipe) -> list[str]:
     """What this recipe computes, one sentence per line: reward, advantage, loss, correction, truncation, sampling."""
-    correction, rule = recipe.correction, recipe.rollout.truncated
+    correction = recipe.correction
     weights = {
         "auto": f"min(π_old/μ, {correction.cap:g}) when sampler and learner differ in precision or are below float32",
         "none": "none",
@@ -17,21 +18,28 @@ def describe(recipe: Recipe) -> list[str]:
         "geometric_mask": "0 for episodes whose mean π_old/μ leaves "
         f"[{correction.sequence_low:g}, {correction.sequence_high:g}], else 1",
     }[correction.kind]
-    cut = {
-        "keep_baseline": "kept in the baseline, out of the loss",
-        "score": "scored as they are",
-        "drop": "in neither baseline nor loss",
-        "soft": f"scored; the last {recipe.rollout.soft_buffer} tokens before the cap cost up to 1 (every episode)",
-    }[rule]
     return [
         *describe_reward(recipe),
         describe_advantage(recipe),
         describe_loss(recipe),
         f"sampler–learner correction of the surrogate: {weights}",
-        f"completions cut by the token budget: {cut}",
+        describe_stops(recipe),
         describe_sampling(recipe),
         *describe_levers(recipe),
     ]
+
+
+def describe_stops(recipe: Recipe) -> str:
+    """What becomes of episodes that something cut short, one line."""
+    rollout, told = recipe.rollout, []
+    reasons = OTHER_LIMITS + OWN_BUDGETS if recipe.env.name else OTHER_LIMITS[:2]
+    words = {"keep_baseline": "kept in the baseline, out of the loss", "score": "scored as they are",
+             "drop": "in neither baseline nor loss"}  # fmt: skip
+    for rule, what in words.items():
+        if cut := [reason for reason in reasons if rollout.stop_rule(reason) == rule]:
+            told.append(f"{', '.join(cut)}: {what}")
+    soft = rollout.soft_buffer and f"the last {rollout.soft_buffer} tokens before the cap cost up to 1 (every episode)"
+    return f"episodes cut short by {'; '.join([*told, *([soft] if soft else [])])}; by a fault: in neither"
 
 
 def describe_levers(recipe: Recipe) -> list[str]:
@@ -78,6 +86,8 @@ def describe_reward(recipe: Recipe) -> list[str]:
     if gates := reward.resolved_gates:
         needs = f"{' and '.join(gates)} = 1"
         lines.append(f"reward = Σ weight·part if {needs}, else nothing is paid; success needs {needs} too")
+    if costs := [f"{f.weight:g}·(1 − {f.resolved_label})" for f in reward.functions if f.weight < 0 and f.name in BOUNDED]:
+        lines.append(f"reward: what form lacks costs {' and '.join(costs)}")
     if recipe.env.name:
         terms = [f"{reward.outcome:g}·success"]
         if reward.milestones and reward.milestone_form == "bonus":
@@ -86,8 +96,6 @@ def describe_reward(recipe: Recipe) -> list[str]:
         terms += [f"− min({c.cap:g}, {c.weight:g}·max(0, {c.name} − {c.free:g}))" for c in reward.costs]
         terms += [
             f"+ min({s.cap:g}, {s.weight:g}·Σ over turns of {s.resolved_label})" for s in reward.turn_scorers if s.weight
-    if costs := [f"{f.weight:g}·(1 − {f.resolved_label})" for f in reward.functions if f.weight < 0 and f.name in BOUNDED]:
-        lines.append(f"reward: what form lacks costs {' and '.join(costs)}")
         ]
         lines.append(f"reward = {' '.join(terms)}, success read from the final state whatever the stop reason")
         if reward.milestone_form == "potential":

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from milepost.credit import assign, cut_short
+from milepost.credit import assign, place_of
 from milepost.lever_sections import LeversSection
 from milepost.recipe import Recipe
 from milepost.tasks import TaskOrder
@@ -395,7 +395,8 @@ class Levers:
 
     def _is_whole(self, episode: Episode) -> bool:
         """Whether an episode of this kind is trained on."""
-        return not cut_short(episode) and not (self.section.skip_void_turns and has_void_turn(episode))
+        _, in_loss = place_of(episode.stop, self.recipe.rollout)
+        return in_loss and not (self.section.skip_void_turns and has_void_turn(episode))
 
     def success_of(self, key: str) -> tuple[int, EpisodeId] | None:
         """(the step it is stored under, its id) of the latest success of a task."""

@@ -1,4 +1,9 @@
-"""One conversation with the sampler for all episodes that are being played: while one waits, others decode."""
+"""One conversation with the sampler for all episodes that are being played: while one waits, others decode.
+
+Nobody waits for ever, and nobody decodes in a hurry: a decoding step waits for each piece of work that is with an
+environment until that piece has been there for as long as patience lasts. While all answer sooner, the same weights give
+the same batches, whoever was quicker; what takes longer holds up nobody but its own episode.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,6 @@ from typing import Any
 from milepost.engines.base import Sampler, SampleRequest, SamplingSettings, Talk
 from milepost.types import EpisodeId, Sampled
 
-_PATIENCE = 0.02
-"""Seconds that a decoding step waits for isolated environments: short beside the step, long for a quick tool."""
-
 _WAKING = 5
 """Rounds of the event loop from one move to the next that follows from it, at most."""
 
@@ -20,16 +22,16 @@ _WAKING = 5
 class Pump:
     """Feeds the sampler: requests of all episodes join one conversation; each is answered when its turn is sampled."""
 
-    def __init__(self, sampler: Sampler, settings: SamplingSettings, *, wait: bool, num_seats: int) -> None:
-        """`wait`: nobody decodes before all who are with their world have answered, so that who was quicker changes no bit;
-        `num_seats`: episodes that may be played at the same time."""
-        self.sampler, self.settings, self.wait, self.num_seats = sampler, settings, wait, num_seats
+    def __init__(self, sampler: Sampler, settings: SamplingSettings, *, patience: float, num_seats: int) -> None:
+        """`patience`: seconds that the others wait for one answer of a world; `num_seats`: episodes that may be played at
+        the same time."""
+        self.sampler, self.settings, self.patience, self.num_seats = sampler, settings, patience, num_seats
         self.waiting: list[tuple[EpisodeId, asyncio.Future[None]]] = []
         self.talk: Talk | None = None
         self.queue: list[tuple[SampleRequest, asyncio.Future[Sampled]]] = []
         self.answers: dict[EpisodeId, asyncio.Future[Sampled]] = {}
-        self.num_outside = 0
-        """Episodes that are with their environment."""
+        self.outside_since: dict[object, float] = {}
+        """When each piece of work went to its environment; loop time."""
         self.moved = asyncio.Event()
         self.num_moves = 0
 
@@ -67,12 +69,13 @@ class Pump:
 
     async def outside(self, work: Any) -> Any:
         """Awaits what an environment does, while others decode."""
-        self.num_outside += 1
+        piece = object()
+        self.outside_since[piece] = asyncio.get_running_loop().time()
         self._move()
         try:
             return await work
         finally:
-            self.num_outside -= 1
+            del self.outside_since[piece]
             self._move()
 
     def over(self, episode: EpisodeId) -> None:
@@ -98,22 +101,23 @@ class Pump:
                 await self.moved.wait()
 
     async def _settle(self) -> None:
-        """Lets every episode go as far as it can, and waits (for isolated ones a moment) until none is outside."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _PATIENCE
-        busy = self.talk is not None and self.talk.num_active > 0
+        """Lets every episode go as far as it can, and waits for those outside, each no longer than patience lasts."""
         while True:
             await self._quiet()
-            if not (self.wait and self.num_outside) and self._seated():
-                continue
-            left = until - loop.time()
-            if not self.num_outside or (not self.wait and (left <= 0 or not busy)):
+            left = self._patience_left()
+            if left > 0:
+                self.moved.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.moved.wait(), left)
+            elif not self._seated():
                 return
-            self.moved.clear()
-            try:
-                await asyncio.wait_for(self.moved.wait(), None if self.wait else left)
-            except TimeoutError:
-                return
+
+    def _patience_left(self) -> float:
+        """Seconds until nobody is waited for any more. Only a piece of work that begins makes them more, and after one or
+        two of those an episode wants to decode."""
+        if not self.outside_since:
+            return 0.0
+        return max(self.outside_since.values()) + self.patience - asyncio.get_running_loop().time()
 
     async def _quiet(self) -> None:
         """Until nobody has moved for a while: an answer wakes its episode, which acts, which is handed to its environment.

@@ -97,6 +97,7 @@ class Recipe(Section):
                 'ratio is to the sampler already; remove it, or set loss.objective = "clip"'
             )
         _check_credit_of_reward(self)
+        _check_stop_rules(self)
         check_levers(self)
         if self.env.name and self.reward.functions:
             raise ValueError(
@@ -129,6 +130,21 @@ class Recipe(Section):
     @property
     def save_every(self) -> int:
         return self.save.every or self.eval_every
+
+
+def _check_stop_rules(recipe: Recipe) -> None:
+    """Refuses a rule for a reason that ends no episode of this recipe."""
+    env, rules = recipe.env, recipe.rollout.stop_rules
+    for reason, rule in rules.items():
+        if rule == recipe.rollout.model_copy(update={"stop_rules": {}}).stop_rule(reason):
+            continue  # what holds anyway may be said
+        if not env.name and reason not in ("tokens", "context"):
+            raise ValueError(f"rollout.stop_rules.{reason} does nothing while env.name is empty: single answers are cut by "
+                             "tokens or context alone; remove it")  # fmt: skip
+        for own, key in (("tool_calls", "max_tool_calls"), ("time", "max_seconds")):
+            if reason == own and not getattr(env, key):
+                raise ValueError(f"rollout.stop_rules.{reason} does nothing while env.{key} = 0, for no episode ends by "
+                                 f"it; set env.{key}, or remove it")  # fmt: skip
 
 
 def _check_credit_of_reward(recipe: Recipe) -> None:

@@ -225,6 +225,8 @@ class _Timeline:
             yield from self._note(f"attached: {name}, {len(data)} bytes")
         for event in turn.events:
             yield from self._note(f"event: {event}")
+        if surplus := turn.facts.get("num_surplus"):
+            yield from self._note(f"{surplus} more than env.max_tool_calls allows, not carried out")
 
     def _read(self, index: int, turn: Turn) -> str:
         """What was new to the policy: the very ids where they can be spelled, else the messages as the store holds them."""

@@ -102,8 +102,8 @@ class RewardSpec:
     """Most sampled tokens of an episode; 0: not known."""
     group_size: int = 8
     combine: str = "sum"
-    truncated: str = "keep_baseline"
-    """What an end by tokens, context or time means for the loss; the outcome is judged whatever the stop reason."""
+    soft: bool = False
+    """Whether the soft overlong penalty, of up to 1, is taken from totals."""
 
     @property
     def most_progress(self) -> float:
@@ -173,7 +173,7 @@ def make_reward(recipe: Recipe, env_spec: EnvSpec) -> RewardSpec:
         max_tokens=limits.max_episode_tokens or limits.max_turns * recipe.rollout.max_new_tokens,
         group_size=largest_group(recipe),
         combine=section.combine,
-        truncated=recipe.rollout.truncated,
+        soft=recipe.rollout.truncated == "soft",
     )
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -118,6 +118,15 @@ class TasksSection(Section):
     overlong: Literal["drop", "error"] = setting("drop", "prompts over the limit are dropped and counted, or refused")
 
 
+OWN_BUDGETS = ("turns", "tool_calls", "invalid_actions")
+"""Reasons to stop that the policy brought about by its own choices: scored, unless a recipe says otherwise."""
+
+OTHER_LIMITS = ("tokens", "context", "time", "environment")
+"""Reasons to stop that say little about what the policy chose; `environment`: a limit of the world's own."""
+
+StopRule = Literal["keep_baseline", "score", "drop"]
+
+
 class RolloutSection(Section):
     prompts_per_step: int = setting(8, "distinct tasks per step", ge=1)
     group_size: int = setting(
@@ -139,8 +148,13 @@ class RolloutSection(Section):
     min_p: float = setting(0.0, "0: off; refused for training", ge=0, lt=1)
     truncated: Literal["keep_baseline", "score", "drop", "soft"] = setting(
         "keep_baseline",
-        "a completion cut by the token budget: kept in the baseline and out of the loss; scored as it "
-        "is; out of both; or scored with the soft overlong penalty",
+        "episodes that tokens, context, time or a limit of the environment cut: kept in the baseline and out of the loss; "
+        "scored as they are; out of both; or scored with the soft overlong penalty",
+    )
+    stop_rules: dict[str, str] = setting(
+        {},
+        "reason = keep_baseline, score or drop, where it differs from `truncated` (tokens, context, time, environment) or "
+        "from score (turns, tool_calls, invalid_actions)",
     )
     soft_buffer: int = setting(0, "tokens before the cap over which the soft penalty ramps from 0 to −1", ge=0)
 
@@ -168,7 +182,32 @@ class RolloutSection(Section):
                 f"rollout.soft_buffer = {self.soft_buffer} must lie between 1 and max_new_tokens = "
                 f"{self.max_new_tokens}; a fifth of it works"
             )
+        for reason, rule in self.stop_rules.items():
+            _check_stop_rule(reason, rule)
         return self
+
+    def stop_rule(self, reason: str) -> StopRule:
+        """What it means for an episode that this truncation ended it: the one place that says so. Reasons that nobody
+        knows are treated like running out of tokens."""
+        usual = "score" if reason in OWN_BUDGETS or self.truncated == "soft" else self.truncated
+        return cast(StopRule, self.stop_rules.get(reason, usual))
+
+
+_FAULTS = ("fault", "crash", "hang", "garbage", "reset", "dead", "start")
+
+
+def _check_stop_rule(reason: str, rule: str) -> None:
+    if reason in _FAULTS:
+        raise ValueError(f"rollout.stop_rules.{reason}: what the infrastructure broke says nothing about the policy, so "
+                         "that faults are always in neither baseline nor loss; remove it")  # fmt: skip
+    if reason not in OWN_BUDGETS + OTHER_LIMITS:
+        raise ValueError(f"rollout.stop_rules.{reason}: no episode is cut short by that; the reasons are "
+                         f"{', '.join(OWN_BUDGETS + OTHER_LIMITS)}")  # fmt: skip
+    if rule == "soft":
+        raise ValueError(f'rollout.stop_rules.{reason} = "soft": the soft penalty is of every episode, whatever ended it; '
+                         'set rollout.truncated = "soft", which scores, or use keep_baseline, score or drop')  # fmt: skip
+    if rule not in get_args(StopRule):
+        raise ValueError(f'rollout.stop_rules.{reason} = "{rule}" is no rule; use {", ".join(get_args(StopRule))}')
 
 
 class EnvSection(Section):
@@ -195,10 +234,23 @@ class EnvSection(Section):
         "stop", "a full history ends the episode, or goes on in a new segment: without its oldest turns, or summed up"
     )
     isolated: bool = setting(False, "each instance in a process of its own that can be killed; for code that may hang")
+    patience: float | None = setting(
+        None,
+        "seconds that the other episodes wait for one answer of an environment before they go on without it; none: 1, "
+        "isolated: .02. While every answer comes sooner, the same weights give the same bits",
+        ge=0,
+    )
     step_seconds: float = setting(30.0, "deadline of one step; later is a fault, not a failure", gt=0)
     reset_seconds: float = setting(60.0, "deadline of a start", gt=0)
     retries: int = setting(1, "times an episode is played anew after a fault of the environment", ge=0)
     max_concurrent: int = setting(64, "episodes that are played at the same time", ge=1)
+
+    @property
+    def resolved_patience(self) -> float:
+        """Seconds: long beside a quick tool in-process; isolated, where tools may be slow, short beside a decoding step."""
+        if self.patience is not None:
+            return self.patience
+        return 0.02 if self.isolated else 1.0
 
 
 Objective = Literal["clip", "gspo", "gspo_token", "cispo_cap", "cispo_clip", "sapo", "gmpo", "dppo_tv", "cross_entropy"]

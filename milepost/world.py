@@ -2,9 +2,8 @@
 
 Authors' environments speak in messages and state; here they get tokens, budgets and deadlines. History is appended, never
 rendered again; where it is rewritten, a new segment starts with exactly what the policy sees. While one episode waits
-for its environment the others decode. In-process environments are waited for, so that the same weights give the same
-bits; isolated ones are not. The order in which episodes end changes nothing: each has its own noise, and groups are
-returned in task order.
+for its environment the others decode; quick answers are waited for, so that the same weights give the same bits (pump.py).
+The order in which episodes end changes nothing: each has its own noise, and groups are returned in task order.
 """
 
 from __future__ import annotations
@@ -103,7 +102,13 @@ def _asked(what: str, function: Callable[..., Any], *facts: Any) -> Any:
 
 
 def check_rule(limits: EnvSection, spec: EnvSpec) -> None:
-    """Raises RecipeError where full histories are to be summed up by an environment that cannot."""
+    """Raises RecipeError where full histories are to be summed up by an environment that cannot, or calls counted where
+    there are none."""
+    if limits.max_tool_calls and not spec.tools:
+        raise RecipeError(
+            f"env.max_tool_calls = {limits.max_tool_calls} does nothing in {spec.name}, which has no tools; remove it, and "
+            "bound its actions with env.max_turns"
+        )
     if limits.context_rule == "summary" and spec.summary is None:
         raise RecipeError(
             f'env.context_rule = "summary" needs an environment that sums up (EnvSpec.summary), and {spec.name} does not; '
@@ -123,7 +128,7 @@ def play_world(
     sizes = sizes_of(num_samples, tasks)
 
     async def everything() -> None:  # what it returned, asyncio.run would spell out to the last token
-        pump = Pump(sampler, settings, wait=not world.limits.isolated, num_seats=world.limits.max_concurrent)
+        pump = Pump(sampler, settings, patience=world.limits.resolved_patience, num_seats=world.limits.max_concurrent)
         played = [
             asyncio.ensure_future(
                 _family(task, EpisodeId(phase, step, task.key, member), size, world, codec, pump, max_new_tokens)
@@ -304,7 +309,7 @@ class _Play:
             if sampled.finish != "stop":  # a last action that was cut is not carried out
                 self._add(turn, {"state": before, "num_invalid": 0, "num_calls": 0, "cut": True}, asked)
                 return StopReason(StopKind.TRUNCATED, "tokens" if sampled.finish == "length" else sampled.finish), None
-            action = self._action(text)
+            action, num_surplus = self._action(text)
             fault = await self._save(host, sampled)
             if fault is not None:
                 return _fault(fault), fault
@@ -318,6 +323,7 @@ class _Play:
             malformed = sum(call.error is not None for call in action.calls)
             self._add(turn, {"state": self.state, "num_invalid": observation.num_invalid, "num_calls": len(action.calls),
                              **({"num_malformed": malformed} if malformed else {}),
+                             **({"num_surplus": num_surplus} if num_surplus else {}),
                              "messages": [dict(m) for m in observation.messages],
                              "env_seconds": seen.seconds}, asked)  # fmt: skip
             try:
@@ -337,7 +343,7 @@ class _Play:
         if section.trunks and self.name.member >= section.trunks:
             return None
         states = [self.start, *(turn.facts["state"] for turn in self.turns)]
-        if not branches_here(section, self.world.spec, self.task, self.name, self.turns, states, sampled):
+        if not branches_here(section, self.world.spec, self.task, self.name, self.turns, states, sampled, self.world.seed):
             return None
         if not host.can_snapshot:
             raise RecipeError(
@@ -351,15 +357,15 @@ class _Play:
                                 self.num_invalid, self.invalid_in_a_row))  # fmt: skip
         return None
 
-    def _action(self, text: str) -> Action:
-        """The calls in the text, no more of them than are left: one text can hold thousands."""
+    def _action(self, text: str) -> tuple[Action, int]:
+        """The calls in the text, no more of them than are left (one text can hold thousands); how many are too many."""
         spec, limits = self.world.spec, self.world.limits
         text = self.codec.opened + text
         if not spec.tools:
-            return Action(text)
+            return Action(text), 0
         action = parse(text, spec.tools, self.world.style.format)
         left = limits.max_tool_calls - self.num_calls if limits.max_tool_calls else len(action.calls)
-        return replace(action, calls=action.calls[:left])
+        return replace(action, calls=action.calls[:left]), max(0, len(action.calls) - left)
 
     def _count(self, action: Action, observation: Observation) -> None:
         self.num_calls += len(action.calls)

@@ -1,4 +1,5 @@
 """A counter that misbehaves on demand: `task.columns["plan"][n]` says what its n-th step does, "start" what its reset does.
+"KIND once": only the first of all instances that get there, which leaves the file `path` behind.
 
 A module of its own, because processes of their own import it by name.
 """
@@ -50,6 +51,8 @@ class Counter:
         return Observation(({"role": "user", "content": str(self.count)},), ended=self.count >= len(self.plan))
 
     def behave(self, kind):
+        if kind.endswith(" once"):
+            kind = kind.removesuffix(" once") if self.is_first() else "fine"
         if kind == "raise":
             raise RuntimeError("the tool broke")
         if kind == "stop":
@@ -84,6 +87,13 @@ class Counter:
             kind
         )
 
+    def is_first(self):
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
     def state(self):
         if isinstance(self.odd, str):
             return {"text": self.odd}
@@ -98,6 +108,13 @@ class Counter:
     def close(self):
         if self.plan and self.plan[-1] == "close fails":
             raise OSError("cannot close")
+
+
+class Alike(Counter):
+    """The same facts in whatever process it is."""
+
+    def state(self):
+        return {key: value for key, value in Counter.state(self).items() if key != "pid"}
 
 
 class Patient(Counter):
@@ -136,4 +153,5 @@ def generate(size, seed, **difficulty):
 
 
 SPEC = EnvSpec("odd", "1", Counter, generate, Goal(solved))
+ALIKE = EnvSpec("alike", "1", Alike, generate, Goal(solved))
 PATIENT = EnvSpec("patient", "1", Patient, generate, Goal(solved))

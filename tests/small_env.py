@@ -10,7 +10,6 @@ import random
 from pathlib import Path
 
 from milepost.env import EnvSpec, Goal, Milestone, Observation
-from milepost.policy import new_policy
 
 LETTERS = "abcdefgh"
 
@@ -81,5 +80,7 @@ SPEC = EnvSpec("next", "1", Next, generate, Goal(right, ends=False), gold=gold,
 
 
 def write_policy(folder: Path, **shape) -> Path:
+    from milepost.policy import new_policy  # processes that play this world need no torch
+
     new_policy(folder, texts=[LETTERS + ":\n "], **(shape or {"layers": 2, "width": 48, "heads": 2}))
     return folder

@@ -14,7 +14,9 @@ from milepost.advantages import advantages, discounted_returns, is_constant, ove
 from milepost.batch_signal import reward_metrics, signal_report
 from milepost.credit import assign
 from milepost.credit_sections import CreditSection
-from milepost.sections import RolloutSection
+from milepost.formula import describe
+from milepost.recipe import make_recipe
+from milepost.sections import OTHER_LIMITS, OWN_BUDGETS, RolloutSection
 from milepost.types import Credit, Episode, EpisodeId, Group, RecipeError, Reward, Sampled, StopKind, StopReason, Task, Turn
 
 NONE = {"baseline": "mean", "scale": "none"}
@@ -399,6 +401,67 @@ def test_budgets_outside_the_policy_follow_the_rule(reason):
     assert [(c.trained, c.in_baseline) for c in credits[0]] == [(True, True), (False, True)]
 
 
+@pytest.mark.parametrize("reason", ["turns", "tool_calls", "invalid_actions", "tokens", "context", "time", "environment"])
+@pytest.mark.parametrize(
+    ("rule", "told", "place"),
+    # Rewards 1, 0 and, cut short, 0; the mean of the other two is 0, ½ and ½. Without the last one it is 0 and 1.
+    [("score", [1, -0.5, -0.5], (True, True)), ("keep_baseline", [1, -0.5, 0], (False, True)),
+     ("drop", [1, -1, 0], (False, False))],
+)  # fmt: skip
+def test_each_reason_has_a_rule_of_its_own(reason, rule, told, place):
+    def ended(by):
+        return run(("g", [(1, DONE, [2]), (0, DONE, [2]), (0, cut(by), [2])]), stop_rules={reason: rule})[2][0]
+
+    credits = ended(reason)
+    assert first([credits]) == [told] and (credits[2].trained, credits[2].in_baseline) == place
+    for other in {*OWN_BUDGETS, *OTHER_LIMITS} - {reason}:  # the other ones keep their own
+        assert (ended(other)[2].trained, ended(other)[2].in_baseline) == (other in OWN_BUDGETS, True)
+
+
+def test_a_single_reason_goes_before_the_rule_for_all():
+    members = [(1, DONE, [2]), (0, cut("tokens"), [2]), (0, cut("context"), [2]), (0, cut("turns"), [2])]
+    rules = {"truncated": "score", "stop_rules": {"context": "drop", "turns": "keep_baseline"}}
+    _, _, credits = run(("g", members), **rules)
+    assert [(c.trained, c.in_baseline) for c in credits[0]] == [(True, True), (True, True), (False, False), (False, True)]
+    assert first(credits) == [[1, -0.5, 0, 0]]  # of 1, 0 and 0
+    soft = run(("g", [(1, DONE, [80]), (1, DONE, [90]), (1, cut("tokens"), [100])]), truncated="soft", max_new_tokens=100,
+               soft_buffer=20, stop_rules={"tokens": "keep_baseline"})[2]  # fmt: skip
+    close(first(soft)[0], [0.75, 0, 0])  # totals 1, ½ and 0, as penalised
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({"fault": "drop"}, "rollout.stop_rules.fault: what the infrastructure broke says nothing about the policy"),
+        ({"crash": "score"}, "always in neither baseline nor loss"),
+        ({"goal": "drop"}, "no episode is cut short by that; the reasons are turns, tool_calls, invalid_actions, tokens, "),
+        ({"turns": "mask"}, 'rollout.stop_rules.turns = "mask" is no rule; use keep_baseline, score, drop'),
+        ({"tokens": "soft"}, 'set rollout.truncated = "soft"'),
+        ({"turns": "drop"}, "does nothing while env.name is empty"),
+    ],
+)
+def test_rules_that_mean_nothing_are_refused(rules, words):
+    with pytest.raises(RecipeError) as error:
+        make_recipe({"rollout": {"stop_rules": rules}})
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_rules_for_reasons_that_end_no_episode_are_refused():
+    calc = {"env": {"name": "calc"}, "tasks": {"sources": [{"kind": "environment", "size": 9}]}}
+    for reason, key in (("tool_calls", "max_tool_calls"), ("time", "max_seconds")):
+        rules = {"rollout": {"stop_rules": {reason: "drop"}}}
+        with pytest.raises(RecipeError, match=f"does nothing while env.{key} = 0"):
+            make_recipe({**calc, **rules})
+        make_recipe({**calc, **rules, "env": {"name": "calc", key: 3}})
+    usual = {"tool_calls": "score", "time": "keep_baseline", "turns": "drop"}
+    made = make_recipe({**calc, "rollout": {"stop_rules": usual}})  # what holds anyway may be said
+    (told,) = [line for line in describe(made) if line.startswith("episodes cut short")]
+    assert told == (
+        "episodes cut short by tokens, context, time, environment: kept in the baseline, out of the loss; tool_calls, "
+        "invalid_actions: scored as they are; turns: in neither baseline nor loss; by a fault: in neither"
+    )
+
+
 @pytest.mark.parametrize("reason", ["turns", "tool_calls", "invalid_actions"])
 @pytest.mark.parametrize("rule", ["keep_baseline", "drop"])
 def test_budgets_the_policy_used_up_are_scored(reason, rule):
@@ -533,6 +596,16 @@ def test_batch_without_signal_names_the_cause(groups, words):
 def test_signal_only_outside_the_loss_is_named():
     made = run(("a", [(0, cut("tokens"), [1]), (1, cut("time"), [1]), (0.5, FAULT, [1])]))
     assert "outside the loss" in (signal_report(*made).cause or "")
+
+
+def test_a_batch_that_stop_rules_leave_out_says_so():
+    looped = ("a", [(0, cut("turns"), [1]), (1, cut("turns"), [1])])
+    cause = signal_report(*run(looped, stop_rules={"turns": "keep_baseline"})).cause or ""
+    assert "2 of 2 were cut short: turns ×2" in cause
+    assert 'raise env.max_turns, or set rollout.stop_rules.turns = "score"' in cause
+    cause = signal_report(*run(looped, stop_rules={"turns": "drop"})).cause or ""
+    assert "cut short and dropped: turns ×2" in cause and 'rollout.stop_rules.turns = "score"' in cause
+    assert signal_report(*run(looped)).cause is None
 
 
 def test_full_truncation_is_reported_even_with_signal():

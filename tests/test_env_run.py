@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gauges import counts
 from small import killed_after
 from small_env import SPEC, Next, write_policy
 from torture import NOT_COMPARED
@@ -228,6 +229,27 @@ def test_a_world_that_cannot_be_played_is_told_before_the_model(tmp_path, monkey
         pass
     assert sentence in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_whose_worlds_are_processes_trains(tmp_path):
+    before = counts()
+    costs = [{"name": "invalid", "weight": 0.1, "cap": 0.3}]  # a policy that knows nothing differs in these at least
+    small = {"tasks__validation": 4, "tasks__test": 4, "sft__steps": 1, "grpo__steps": 2, "eval__test_samples": 1,
+             "rollout__prompts_per_step": 4, "reward__costs": costs}  # fmt: skip
+    with open_session(recipe(tmp_path, env__isolated=True, **small), quiet=True) as session:
+        start = [weights.detach().clone() for weights in session.policy.model.parameters()]
+        reports = run_pipeline(session)
+        steps = [session.run.step_metrics(step, "grpo") for step in (1, 2)]
+        moved = [not torch.equal(a, b) for a, b in zip(start, session.policy.model.parameters())]
+        assert session.world.hosts._server is not None and not session.world.hosts.counts
+    assert reports["grpo"].num_scored == 4 and any(moved)
+    for metrics in steps:
+        assert metrics["tokens/trained"] > 0 and metrics["episodes/fault"] == 0
+        assert sum(value for name, value in metrics.items() if name.startswith("stop/")) == pytest.approx(1)
+    deadline = time.monotonic() + 20
+    while counts() != before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert counts() == before
 
 
 def episode(member, answers, stop, num_turns=2):

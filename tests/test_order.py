@@ -308,6 +308,9 @@ def test_notes_say_what_the_proof_does_not_cover():
     kl = {"kl": {"beta": 0.1, "estimator": "k1", "place": "reward"}}
     assert "has no bound" in prove_order(make_reward(recipe_of({}, kl), SPEC), recipe_of({}, kl)).text()
     assert "in a batch without any success" in report_of(*SAFE["gdpo"]).text()
+    loops = {"rollout": {"stop_rules": {"turns": "drop"}}}
+    told = prove_order(make_reward(recipe_of({}, loops), SPEC), recipe_of({}, loops)).text()
+    assert "keeps episodes that end by turns out of the loss: nothing pushes a policy away" in told
 
 
 # ---- single answers --------------------------------------------------------------------------------------------------

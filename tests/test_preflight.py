@@ -149,6 +149,10 @@ def healthy():
         ({"success": 0.09}, "success is 9.0%, below 10%; warm-start with sft.steps"),
         ({"extractable": 0.94}, "94.0% of the answers can be read, below 95%"),
         ({"truncated": {"tokens": 9}}, "11% of the episodes are cut short (tokens 9)"),
+        (
+            {"truncated": {"tokens": 4, "time": 8}},
+            "15% of the episodes are cut short (tokens 4, time 8); raise env.max_seconds",
+        ),
         ({"success": 0.95}, "success is already 95%"),
         ({"identical_groups": 0.6}, "raise rollout.temperature = 1"),
         ({"dead_groups": 0.85, "dead_predicted": {16: 0.4}}, "with rollout.group_size = 16 it would be 40%"),
@@ -166,6 +170,15 @@ def test_the_broken_rule_is_named(healthy, change, words):
                                     {"unscorable": {"timeout": 4}}, {"dead_groups": 0.8}])  # fmt: skip
 def test_at_the_threshold_it_is_a_go(healthy, change):
     assert judge(replace(healthy, **change), RECIPE)[0]
+
+
+def test_turns_used_up_are_failures_unless_a_rule_leaves_them_out(healthy):
+    """Who runs into its own budget is scored; a world that ends at its goal alone would else never be a go."""
+    looped = replace(healthy, truncated={"turns": 40})
+    assert judge(looped, RECIPE)[0]
+    values = {"env": {"name": "calc"}, "tasks": {"sources": [{"kind": "environment", "size": 9}]}}
+    go, verdict = judge(looped, make_recipe({**values, "rollout": {"stop_rules": {"turns": "drop"}}}))
+    assert not go and "50% of the episodes are cut short (turns 40); raise env.max_turns (rule: " in verdict
 
 
 def test_a_recipe_with_a_warm_start_is_a_go_when_cold(healthy):

@@ -9,47 +9,26 @@ from itertools import count
 
 import numpy as np
 import pytest
+from letters_env import GOAL, PATIENT, SPEC, Letters
 from odd_envs import SPEC as ODD
 from odd_envs import task as odd_task
 from small import write_policy
+from written import CODEC, Written, complete, shown
 
 from milepost.engines.base import SamplingSettings
 from milepost.engines.local import LocalEngine
-from milepost.env import EnvSpec, Goal, Observation, fingerprint
+from milepost.env import EnvSpec, Goal, Tool, fingerprint
 from milepost.forest import build_batch
 from milepost.hosts import Hosts
 from milepost.launch import codec_of
 from milepost.models import load_model
 from milepost.recipe import make_recipe
 from milepost.sections import EnvSection, ModelSection
-from milepost.types import Credit, StopKind, StopReason, Task
-from milepost.world import World, play_world
+from milepost.tools import ToolEnv
+from milepost.types import Credit, RecipeError, StopKind, StopReason, Task
+from milepost.world import World, check_rule, play_world
 
 ROWS = [{"prompt": "abcdefgh0123456789 \n:", "answer": "a"}]
-
-
-class Letters:
-    """Counts the letters a that the policy has written; a text without any is invalid."""
-
-    def reset(self, task, seed):
-        self.wanted, self.count, self.seed, self.rewrite = task.columns["wanted"], 0, seed, task.columns.get("rewrite")
-        return Observation(({"role": "user", "content": f"{task.prompt}:"},))
-
-    def step(self, action):
-        found = action.text.count("a")
-        self.count += found
-        history = ({"role": "user", "content": f"{self.count}:"},) if self.rewrite else None
-        return Observation(({"role": "user", "content": f"{self.count}:"},), num_invalid=int(not found), history=history)
-
-    def state(self):
-        return {"count": self.count, "wanted": self.wanted}
-
-    def close(self):
-        pass
-
-
-GOAL = Goal(lambda task, start, now: now["count"] >= now["wanted"])
-SPEC = EnvSpec("letters", "1", Letters, lambda size, seed: iter(()), GOAL)
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +41,22 @@ def play(policy, tasks, spec=SPEC, *, samples=2, max_new=60, context=0, seed=0, 
     recipe = make_recipe({"tasks": {"format": "text"}})
     section = EnvSection(name=spec.name, **limits)
     sampler = LocalEngine(policy.model, policy.eos_ids, seed=seed)
-    with Hosts(spec, section.max_concurrent, step_seconds=section.step_seconds, num_retries=0) as hosts:
+    environment = f"letters_env:{'PATIENT' if spec is PATIENT else 'SPEC'}" if section.isolated else spec
+    with Hosts(environment, section.max_concurrent, isolated=section.isolated, step_seconds=section.step_seconds,
+               num_retries=0) as hosts:  # fmt: skip
         world = World(spec, hosts, section, context or 2000, seed)
         groups = play_world(tasks, sampler, codec_of(policy, recipe), world, phase="train", step=step, num_samples=samples,
                             max_new_tokens=max_new, settings=SamplingSettings())  # fmt: skip
     return groups, sampler
+
+
+def write(tasks, spec, text, *, samples=1, context=2000, **limits):
+    """Groups of a policy that writes `text`, or what `text(request)` says."""
+    section = EnvSection(name=spec.name, **limits)
+    sampler = Written(text if callable(text) else lambda request: text)
+    with Hosts(spec, section.max_concurrent, num_retries=0) as hosts:
+        return play_world(tasks, sampler, CODEC, World(spec, hosts, section, context, 0), phase="train", step=0,
+                          num_samples=samples, max_new_tokens=context, settings=SamplingSettings())  # fmt: skip
 
 
 def task(wanted=10**6, prompt="abc", **columns):
@@ -163,7 +153,7 @@ def test_the_goal_ends_the_episode_and_judges_it(policy):
     groups, _ = play(policy, [task(wanted=1), task(wanted=3)], samples=8, max_turns=30, max_invalid=99, max_new=60)
     for group in groups:
         for episode in group.episodes:
-            reached = SPEC.goal.holds(group.task, episode.facts["start"], episode.facts["final"])
+            reached = GOAL.holds(group.task, episode.facts["start"], episode.facts["final"])
             assert reached == (episode.stop == StopReason(StopKind.TERMINATED, "goal"))
     assert stops(groups)[StopReason(StopKind.TERMINATED, "goal")] >= 8
 
@@ -259,3 +249,119 @@ def test_a_goal_that_cannot_be_judged_costs_its_episode_not_the_step(policy):
     assert set(found) == {StopReason(StopKind.FAULT, "garbage"), StopReason(StopKind.TRUNCATED, "tokens")}, found
     for broken in (e for g in groups for e in g.episodes if e.stop.kind is StopKind.FAULT):
         assert broken.facts["fault"] == "goal raised KeyError: 'no such fact'" and broken.id.attempt == 0
+
+
+# --- slow tools -------------------------------------------------------------------------------------------------------
+
+
+def slow_and_quick(path):
+    """One task whose tool answers only after others have made several turns, and two that note theirs."""
+    extra = {"waits": str(path)}, {"notes": str(path)}, {"notes": str(path)}
+    prompts = ("abc", "ba", "c 1")
+    return [Task(key, p, columns={"wanted": 10**6, **more}) for key, p, more in zip("kxy", prompts, extra)]
+
+
+def unhurried(tasks):
+    return [replace(task, columns={"wanted": task.columns["wanted"]}) for task in tasks]
+
+
+@pytest.mark.parametrize(
+    ("spec", "limits"),
+    [
+        (SPEC, {}),
+        (PATIENT, {"patience": 0.05}),
+        (SPEC, {"isolated": True}),
+        (SPEC, {"patience": 0.05, "max_concurrent": 3}),
+    ],
+    ids=["thread", "async", "process", "seats"],
+)
+def test_while_one_waits_for_its_tool_the_others_decode(policy, tmp_path, spec, limits):
+    """The slow tool gives up after 30 s, or answers once the others have played on: it is the proof that they did. Where
+    two of three seats are theirs who wait, the others still take turns in the third."""
+    tasks = slow_and_quick(tmp_path / "turns")
+    groups, _ = play(policy, tasks, spec, max_turns=6, max_invalid=99, **limits)
+    usual, _ = play(policy, unhurried(tasks), spec, max_turns=6, max_invalid=99)
+    assert (tmp_path / "turns").stat().st_size >= 8
+    assert [(g.id, [e.id for e in g.episodes]) for g in groups] == [(g.id, [e.id for e in g.episodes]) for g in usual]
+    for one, other in zip((e for g in groups for e in g.episodes), (e for g in usual for e in g.episodes)):
+        assert one.stop == other.stop and len(one.turns) == len(other.turns)
+        for x, y in zip(one.turns, other.turns):
+            assert x.sampled.ids.tolist() == y.sampled.ids.tolist() and x.facts["state"] == y.facts["state"]
+            np.testing.assert_allclose(x.sampled.logprobs, y.sampled.logprobs, rtol=0, atol=1e-5)
+    assert sum(len(e.turns) for e in groups[0].episodes) > 2  # what waited goes on afterwards
+
+
+def test_patience_is_long_in_process_and_short_with_processes():
+    assert EnvSection().resolved_patience == 1
+    assert EnvSection(isolated=True).resolved_patience == 0.02
+    assert EnvSection(isolated=True, patience=3).resolved_patience == 3 and EnvSection(patience=0).resolved_patience == 0
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+class Bell(ToolEnv):
+    tools = (Tool("ring", {}),)
+
+    def reset(self, task, seed):
+        self.rings = 0
+        return super().reset(task, seed)
+
+    def state(self):
+        return {"rings": self.rings}
+
+    def do_ring(self):
+        self.rings += 1
+        self.over = self.rings == self.task.columns.get("enough")
+        return f"ding {self.rings}"
+
+
+BELL = EnvSpec("bell", "1", Bell, lambda size, seed: iter(()), Goal(lambda task, start, now: now["rings"] == 99),
+               tools=Bell.tools)  # fmt: skip
+
+
+def test_tool_calls_used_up_end_an_episode_and_what_is_too_many_is_told():
+    (group,) = write([Task("k", "ring")], BELL, "ring()\nring()\nring()", max_tool_calls=4)
+    (episode,) = group.episodes
+    assert episode.stop == StopReason(StopKind.TRUNCATED, "tool_calls")
+    first, second = (turn.facts for turn in episode.turns)
+    assert (first["num_calls"], first["state"], "num_surplus" in first) == (3, {"rings": 3}, False)
+    assert (second["num_calls"], second["state"], second["num_surplus"]) == (1, {"rings": 4}, 2)
+    assert [message["content"] for message in second["messages"]] == ["ding 4"]
+    assert (episode.facts["num_calls"], episode.facts["num_invalid"]) == (4, 0)
+    (group,) = write([Task("k", "ring")], BELL, "ring()", max_tool_calls=4)
+    assert len(group.episodes[0].turns) == 4 and not any("num_surplus" in t.facts for t in group.episodes[0].turns)
+
+
+def test_calls_are_not_counted_where_there_are_none():
+    with pytest.raises(RecipeError, match=r"env\.max_tool_calls = 3 does nothing in letters, which has no tools"):
+        check_rule(EnvSection(max_tool_calls=3), SPEC)
+    check_rule(EnvSection(max_tool_calls=3), BELL)
+
+
+class AtOnce(Bell):
+    """Says of its only step what the task wants: several reasons to stop at once."""
+
+    def step(self, action):
+        seen, says = super().step(action), self.task.columns["says"]
+        self.rings = 99 if "goal" in says else self.rings
+        return replace(seen, ended="ended" in says, truncated="environment" in says,
+                       num_invalid=int("invalid_actions" in says))  # fmt: skip
+
+
+REASONS = ["goal", "ended", "environment", "invalid_actions", "turns", "tool_calls", "tokens", "time", "context"]
+
+
+@pytest.mark.parametrize("first", range(len(REASONS)))
+def test_of_several_reasons_to_stop_the_first_in_a_fixed_order_counts(first):
+    """All from `first` on hold after the one turn that is played."""
+    there, text = REASONS[first:], "ring()"
+    budgets = {"turns": {"max_turns": 1}, "tool_calls": {"max_tool_calls": 1}, "time": {"max_seconds": 1e-9},
+               "tokens": {"max_episode_tokens": len(complete(text))}}  # fmt: skip
+    limits = {key: value for reason, more in budgets.items() if reason in there for key, value in more.items()}
+    spec = replace(BELL, make=AtOnce)
+    opening = World(spec, None, EnvSection(), 0, 0).opening([{"role": "user", "content": "go"}])
+    context = len(shown(opening)) + len(complete(text))  # room for one action and no more
+    (group,) = write([Task("k", "go", columns={"says": there})], spec, text, context=context, max_invalid=1, **limits)
+    (episode,) = group.episodes
+    assert (len(episode.turns), episode.stop.reason) == (1, REASONS[first])

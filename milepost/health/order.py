@@ -29,6 +29,7 @@ from milepost.recipe import Recipe
 from milepost.reward_checks import BUILT_IN, check_section, label_of
 from milepost.reward_combine import Combination, combination, tenths
 from milepost.reward_spec import RewardSpec, make_reward
+from milepost.sections import OWN_BUDGETS
 from milepost.tasks import load_tasks
 from milepost.types import Task
 from milepost.verifiers.kinds import is_graded
@@ -183,7 +184,7 @@ def _extremes(spec: RewardSpec) -> Extremes:
     low, high, low_failure = (0.0, 0.0, 0.0)
     if spec.length:
         low, high, low_failure = length_bounds(spec.length, spec.outcome, spec.group_size, spec.max_tokens)
-    soft = 1.0 if spec.truncated == "soft" else 0.0
+    soft = 1.0 if spec.soft else 0.0
     taken = {"every cost at its cap": costs, "the length term at its worst": -low, "the whole soft overlong penalty": soft}
     words = "".join(f", {name} (−{value:g})" for name, value in taken.items() if value > 0)
     best = [f"milestones up to their cap ({progress:g})"] if progress else []
@@ -388,6 +389,9 @@ def _notes(recipe: Recipe) -> Iterator[str]:
     if reward.turn_scorers:
         yield ("turn scorers pay by the turn, up to their caps: one that likes every turn also pays for more turns; let it "
                "give 0 to a turn that repeats what was done")  # fmt: skip
+    if recipe.env.name and (free := [r for r in OWN_BUDGETS if recipe.rollout.stop_rule(r) != "score"]):
+        yield (f"rollout.stop_rules keeps episodes that end by {', '.join(free)} out of the loss: nothing pushes a policy "
+               "away from running into that")  # fmt: skip
     if reward.length.max_mean:
         yield f"length: what is proven holds up to the largest weight the controller may set, {reward.length.max_weight:g}"
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from milepost.batch_signal import signal_report
+from milepost.batch_signal import more_room, signal_report
 from milepost.credit import assign
 from milepost.engines.base import SamplingSettings
 from milepost.evaluate import task_interval
 from milepost.progress import Progress
 from milepost.recipe import Recipe
+from milepost.sections import OWN_BUDGETS
 from milepost.tasks import TaskOrder
 from milepost.types import Credit, Group, RecipeError, Reward, StopKind, Task
 
@@ -266,17 +267,22 @@ def _cold(found: Preflight) -> str | None:
     return None
 
 
-def _truncation(found: Preflight) -> float:
-    return sum(found.truncated.values()) / found.num_episodes
+def _cut_short(found: Preflight, recipe: Recipe) -> tuple[float, str, str]:
+    """(share of episodes, the reasons, what to do). Who uses up its own budget and is scored failed like any other."""
+    cut = {reason: count for reason, count in found.truncated.items()
+           if reason not in OWN_BUDGETS or recipe.rollout.stop_rule(reason) != "score"}  # fmt: skip
+    most = max(cut, key=lambda reason: cut[reason], default="")
+    tokens = f"raise rollout.max_new_tokens = {found.max_new_tokens}"
+    return sum(cut.values()) / found.num_episodes, _counts(cut), more_room(most, tokens)
 
 
 def _nothing_finishes(found: Preflight, recipe: Recipe) -> str | None:
-    share = _truncation(found)
+    share, reasons, room = _cut_short(found, recipe)
     if share <= 0.5:
         return None
-    return (f"{share:.0%} of the episodes are cut short ({_counts(found.truncated)}), so their reward cannot be earned; "
-            f"raise rollout.max_new_tokens = {found.max_new_tokens}, or warm-start with sft.steps so that the policy "
-            f"learns to stop (rule: at most {MOST_TRUNCATED:.0%} truncated)")  # fmt: skip
+    return (f"{share:.0%} of the episodes are cut short ({reasons}), so their reward cannot be earned; {room}, or "
+            f"warm-start with sft.steps so that the policy learns to stop (rule: at most {MOST_TRUNCATED:.0%} "
+            "truncated)")  # fmt: skip
 
 
 def _needs_warm_start(found: Preflight, recipe: Recipe) -> str | None:
@@ -286,11 +292,10 @@ def _needs_warm_start(found: Preflight, recipe: Recipe) -> str | None:
 
 
 def _truncated(found: Preflight, recipe: Recipe) -> str | None:
-    share = _truncation(found)
+    share, reasons, room = _cut_short(found, recipe)
     if share <= MOST_TRUNCATED:
         return None
-    return (f"{share:.0%} of the episodes are cut short ({_counts(found.truncated)}); raise rollout.max_new_tokens = "
-            f"{found.max_new_tokens} (rule: at most {MOST_TRUNCATED:.0%} truncated)")  # fmt: skip
+    return f"{share:.0%} of the episodes are cut short ({reasons}); {room} (rule: at most {MOST_TRUNCATED:.0%} truncated)"
 
 
 def _too_easy(found: Preflight, recipe: Recipe) -> str | None:
@@ -336,7 +341,7 @@ def _text(p: Preflight) -> str:
     rows.append(
         ("no signal", f"{p.dead_groups:.0%} of the groups" + (f"; by success alone: {predicted}" if predicted else ""))
     )
-    share = _truncation(p)
+    share = sum(p.truncated.values()) / p.num_episodes
     rows.append(("truncated", f"{share:.1%}" + (f" ({_counts(p.truncated)})" if p.truncated else "")))
     if p.faults:
         rows.append(("faults", _counts(p.faults)))

@@ -37,6 +37,8 @@ def episode_metrics(groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]
         invalid = [e.facts.get("num_invalid", 0) / len(e.turns) for e in whole if e.turns]
         if invalid:
             metrics["calls/invalid"] = float(np.mean(invalid))
+        if any(surplus := [sum(turn.facts.get("num_surplus", 0) for turn in e.turns) for e in whole]):
+            metrics["calls/surplus"] = float(np.mean(surplus))
     success = [r.success for r in flat if r.success is not None]
     extractable = [r.extractable for r in flat if r.extractable is not None]
     if success:
