@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import cycle, islice, repeat
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it would greet on standard output
 
@@ -55,10 +55,23 @@ FAMILIES = ("MiniGrid-", "BabyAI-")
 MAX_DRAWS = 200
 
 
+class BabyAIRow(TypedDict):
+    prompt: str
+    level: str
+    """The package's id."""
+    seed: int
+    """The package's own."""
+    terse: bool
+    wanted: list[str]
+    """Things that the mission names."""
+    steps: int
+    """Of the expert."""
+
+
 def generate(
     size: int, seed: int, *, levels: str | Sequence[str] = "GoToLocal", terse: bool = False, min_steps: int = 3,
     max_steps: int = MOST_STEPS,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+) -> Iterator[BabyAIRow]:  # fmt: skip
     """`size` different tasks; row i depends on (seed, i, difficulty) and the rows before it alone.
 
     levels: some of BabyAI's and MiniGrid's, drawn from evenly: "GoToLocal,PickupLoc", "DoorKey-8x8", or whole ids.
@@ -343,5 +356,5 @@ SPEC = EnvSpec(
     volatile=("steps", "idle"),
     summary=summed_up,
     system=SYSTEM,
-)
     seeded=False,
+)

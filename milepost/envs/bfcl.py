@@ -27,7 +27,7 @@ from itertools import repeat, takewhile
 from typing import Any
 
 from milepost.env import Action, Cost, Environment, EnvSpec, Goal, Milestone, Observation, State, Tool, canonical
-from milepost.envs.bfcl_apis import MODULES, VARIANTS, Worlds, by_name, digest, entries, listing, tools
+from milepost.envs.bfcl_apis import MODULES, VARIANTS, Entry, Worlds, by_name, digest, entries, listing, tools
 from milepost.streams import shuffled
 from milepost.tools import ToolEnv, check_call, permitted, render_call
 from milepost.types import DataError, RecipeError, Task
@@ -210,10 +210,17 @@ def _more(key: str, task: Task, states: Sequence[State]) -> float:
 # --- tasks ----------------------------------------------------------------------------------------------------------------
 
 
+class BfclRow(Entry):
+    prompt: str
+    docs: str
+    expected: list[dict[str, Any] | None]
+    """For each turn what the ground truth leaves and is answered."""
+
+
 def generate(
     size: int, seed: int, *, variant: str = "base", apis: str | Sequence[str] = "all", part: str = "all",
     docs: str = "short",
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+) -> Iterator[BfclRow]:  # fmt: skip
     """`size` of BFCL's tasks, in an order drawn by `seed`. There are 199 in each variant.
 
     variant: "base", "miss_func" (a tool is handed out late), "miss_param" (what is needed is said late), "long_context" or
@@ -229,7 +236,7 @@ def generate(
         yield _row(found[int(i)], docs)
 
 
-def _chosen(variant: str, apis: str | Sequence[str], part: str, docs: str) -> Iterator[dict[str, Any]]:
+def _chosen(variant: str, apis: str | Sequence[str], part: str, docs: str) -> Iterator[Entry]:
     names = re.findall(r"\w+", apis) if isinstance(apis, str) else [*apis]
     names = list(MODULES) if names == ["all"] else names
     for name, value, known in (("variant", variant, (*VARIANTS, "all")), ("part", part, ("all", "train", "test")),
@@ -245,13 +252,13 @@ def _chosen(variant: str, apis: str | Sequence[str], part: str, docs: str) -> It
                 yield entry
 
 
-def _row(entry: Mapping[str, Any], docs: str) -> dict[str, Any]:
+def _row(entry: Entry, docs: str) -> BfclRow:
     shown = [name for name in entry["allowed"] if not entry["held_out"].get(name)]
     prompt = f"Tools:\n{listing(shown, docs == 'full')}\n\n{entry['turns'][0]}"
     return {"prompt": prompt, **entry, "docs": docs, "expected": expected(entry)}
 
 
-def expected(entry: Mapping[str, Any]) -> list[dict[str, Any] | None]:
+def expected(entry: Entry) -> list[dict[str, Any] | None]:
     """For each turn what the ground truth leaves and is answered; None where it calls nothing."""
     worlds = Worlds(entry["classes"], entry["config"], entry["variant"] == "long_context")
     found = list[dict[str, Any] | None]()
@@ -353,5 +360,5 @@ SPEC = EnvSpec(
     volatile=("num_steps", "num_calls", "num_errors", "given_up"),
     summary=summed_up,
     system=SYSTEM,
-)
     seeded=False,
+)

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import mpmath
 
@@ -104,18 +104,31 @@ def listing(names: Sequence[str], full: bool) -> str:
     return "\n".join(lines)
 
 
-@cache
-def entries(variant: str) -> tuple[dict[str, Any], ...]:
-    """The tasks of a variant in their order: number, classes, config, turns, gold, allowed, held_out.
+class Entry(TypedDict):
+    number: int
+    variant: str
+    classes: list[str]
+    """The APIs that it involves."""
+    config: str
+    """Their start, JSON in one text: the order of its keys is that of files and messages, and must outlast any copy."""
+    turns: list[str]
+    """What the user says."""
+    gold: list[list[dict[str, Any]]]
+    """The calls of each turn: name, arguments."""
+    allowed: list[str]
+    held_out: dict[str, int]
+    """Tool → the turn in which it is handed out."""
 
-    config is JSON in one text: the order of its keys is the order of files and messages, and must outlast any copy.
-    """
+
+@cache
+def entries(variant: str) -> tuple[Entry, ...]:
+    """The tasks of a variant in their order."""
     name = f"BFCL_v4_multi_turn_{variant}.json"
     asked, answers = _lines(_data() / name), _lines(_data() / "possible_answer" / name)
     return tuple(_entry(row, answer["ground_truth"], variant) for row, answer in zip(asked, answers, strict=True))
 
 
-def _entry(row: dict[str, Any], truth: list[list[str]], variant: str) -> dict[str, Any]:
+def _entry(row: dict[str, Any], truth: list[list[str]], variant: str) -> Entry:
     gold = [[read_call(text) for text in calls] for calls in truth]
     without = set(row.get("excluded_function", ()))
     classes = row["involved_classes"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import TypedDict
 
 from milepost.env import Cost, Environment, EnvSpec, Goal, Milestone, Observation, State, Tool
 from milepost.streams import generator
@@ -27,9 +27,20 @@ WORDS = {"*": "Times", "+": "Plus", "-": "Minus"}
 MAX_CHARS, MAX_VALUE = 64, 10**17
 
 
+class CalcRow(TypedDict):
+    prompt: str
+    numbers: list[int]
+    ops: list[str]
+    """Between the numbers: + - *, from left to right."""
+    results: list[int]
+    """After each operation; the last one is the answer."""
+    gold: int
+    num_steps: int
+
+
 def generate(
     size: int, seed: int, *, min_steps: int = 1, max_steps: int = 3, digits: int = 3, style: str = "words"
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[CalcRow]:
     """`size` different tasks; row i depends on (seed, i, difficulty) and the rows before it alone.
 
     min_steps, max_steps: operations, 1 to 6. digits: of the numbers, 2 to 5; the first operation multiplies two of them.
@@ -44,7 +55,7 @@ def generate(
     seen: set[str] = set()
     for index in range(size):
         rng = generator(seed, f"calc/{index}")
-        row: dict[str, Any] | None = None
+        row: CalcRow | None = None
         while row is None or row["prompt"] in seen:
             num_steps = min_steps + int(rng.random() * (max_steps - min_steps + 1))
             row = _draw([float(x) for x in rng.random(2 * num_steps + 2)], num_steps, digits, styles)
@@ -66,7 +77,7 @@ def _check_difficulty(min_steps: int, max_steps: int, digits: int, style: str) -
         raise RecipeError(f'calc: style = {style!r} must be "words", "symbols" or "both"')
 
 
-def _draw(draws: Sequence[float], num_steps: int, digits: int, styles: Sequence[str]) -> dict[str, Any] | None:
+def _draw(draws: Sequence[float], num_steps: int, digits: int, styles: Sequence[str]) -> CalcRow | None:
     """A row from uniforms in [0, 1), or None if a result is no good: below 100, or among the numbers of the task."""
     low, span = 10 ** (digits - 1), 9 * 10 ** (digits - 1)
     numbers = [low + int(draw * span) for draw in draws[: num_steps + 1]]
@@ -79,10 +90,10 @@ def _draw(draws: Sequence[float], num_steps: int, digits: int, styles: Sequence[
     if min(results[1:]) < 100 or set(results[1:]) & set(numbers):
         return None  # a result that the prompt shows would make its milestone free
     style = styles[int(draws[num_steps + 1] * len(styles))]
-    columns = {"numbers": numbers, "ops": ops, "results": results[1:], "gold": results[-1], "num_steps": num_steps}
     steps = "".join(f" {WORDS[op]} {number}." for op, number in zip(ops, numbers[1:]))
     prompt = f"Start with {numbers[0]}.{steps} Result?" if style == "words" else _in_symbols(numbers, ops) + "=?"
-    return {"prompt": prompt, **columns}
+    return {"prompt": prompt, "numbers": numbers, "ops": ops, "results": results[1:], "gold": results[-1],
+            "num_steps": num_steps}  # fmt: skip
 
 
 def _in_symbols(numbers: Sequence[int], ops: Sequence[str]) -> str:
@@ -245,5 +256,5 @@ SPEC = EnvSpec(
     known_bad={"empty": _empty, "random": _random, "claims success": _claims, "loops": _loops, "answers at once": _hasty},
     volatile=("num_calls",),
     system=f"Call {CALC.signature()}, then {ANSWER.signature()}. One call per line.",
-)
     seeded=False,
+)

@@ -20,6 +20,7 @@ from milepost.env import Cost, Environment, EnvSpec, Goal, State
 from milepost.envs.foreign import whole_number
 from milepost.envs.toy_text import (
     VERSION,
+    ToyRow,
     ToyText,
     best_actions,
     claims,
@@ -48,7 +49,12 @@ Not understood. It is over."""
 """Every word of prompts, observations and actions: texts for a policy that knows nothing but words."""
 
 
-def generate(size: int, seed: int, *, slippery: bool = False, min_steps: int = 6) -> Iterator[dict[str, Any]]:
+class CliffRow(ToyRow):
+    start: int
+    slippery: bool
+
+
+def generate(size: int, seed: int, *, slippery: bool = False, min_steps: int = 6) -> Iterator[CliffRow]:
     """`size` different tasks; row i depends on (seed, i, difficulty) and the rows before it alone.
 
     min_steps: of the best policy on dry ground, 1 to 14. There are 37 tasks on dry ground, 25 of 6 or more steps.
@@ -60,11 +66,17 @@ def generate(size: int, seed: int, *, slippery: bool = False, min_steps: int = 6
     starts = [n for n in (*range(ROWS * COLUMNS - COLUMNS), EXIT - COLUMNS + 1) if _distance(n) >= min_steps]
     prompt = f"{'The ground is slippery. ' if slippery else ''}Go to {ROWS - 1} {COLUMNS - 1}."
 
-    def draw(rng: Any) -> dict[str, Any] | None:
+    def draw(rng: Any) -> CliffRow | None:
         start = starts[int(rng.random() * len(starts))]
-        row = {"start": start, "slippery": slippery, "seed": random_seed(rng) if slippery else 0}
+        row: CliffRow = {
+            "prompt": prompt,
+            "start": start,
+            "slippery": slippery,
+            "seed": random_seed(rng) if slippery else 0,
+            "steps": 0,
+        }
         steps = steps_of_the_best(CliffWalking(), Task("", prompt, columns=row), gold, chance=slippery)
-        return None if steps is None else {"prompt": prompt, **row, "steps": steps}
+        return None if steps is None else {**row, "steps": steps}
 
     yield from distinct("cliff_walking", size, seed, draw, f"there are {len(starts)} starts on dry ground: lower size or "
                         "min_steps, or set slippery = true")  # fmt: skip
@@ -154,6 +166,6 @@ SPEC = EnvSpec(
     known_bad={"empty": empty, "claims success": claims, "to and fro": to_and_fro, "leaps": _leaps},
     volatile=("steps", "idle"),
     system=SYSTEM,
-)
     seeded=False,
     luck=0.2,  # 1 of 25 tasks
+)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from itertools import repeat
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from milepost.env import Action, Environment, EnvSpec, Goal, Milestone, Observation, State
 from milepost.streams import generator, shuffled
@@ -111,6 +111,20 @@ def right_way(sign: int, signs: int, ways: int) -> str:
     return WAYS[int(shuffled(0, f"corridor/{signs}/{ways}", signs)[sign]) % ways]
 
 
+class CorridorRow(TypedDict):
+    prompt: str
+    length: int
+    sign: int
+    place: int
+    """The door that decides, by its number."""
+    ways: int
+    shown: bool
+    right: str
+    """The way through that door."""
+    first: NotRequired[int]
+    """The number of the first door, if it is not 1."""
+
+
 def generate(
     size: int,
     seed: int,
@@ -121,7 +135,7 @@ def generate(
     signs: int = 16,
     shown: bool = True,
     first: int = 1,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[CorridorRow]:
     """Rows of `size` corridors; row i depends on (seed, i, difficulty) alone.
 
     length: doors, 1 to 1000: the horizon. place: the door that decides, by its number; 0: the middle one. ways: through
@@ -140,9 +154,9 @@ def generate(
         raise RecipeError(f"corridor: shown = {shown!r} must be true or false")
     for index in range(size):
         sign = int(generator(seed, f"corridor/{index}").random() * signs)
-        row = {"prompt": f"Corridor {index}. Ways: {' '.join(WAYS[:ways])}.", "length": length, "sign": sign,
-               "place": place or first + (length - 1) // 2, "ways": ways, "shown": shown,
-               "right": right_way(sign, signs, ways)}  # fmt: skip
+        prompt = f"Corridor {index}. Ways: {' '.join(WAYS[:ways])}."
+        row: CorridorRow = {"prompt": prompt, "length": length, "sign": sign, "place": place or first + (length - 1) // 2,
+                            "ways": ways, "shown": shown, "right": right_way(sign, signs, ways)}  # fmt: skip
         yield row if first == 1 else {**row, "first": first}
 
 
@@ -198,6 +212,6 @@ SPEC = EnvSpec(
     known_bad={"wrong where it matters": _wrong, "stops early": _early},
     summary=summed_up,
     system=SYSTEM,
-)
     seeded=False,
     luck=0.4,  # one of four ways is right: 44 of 200 tasks
+)

@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, TypedDict
 
 from milepost.env import State
 from milepost.types import RecipeError, Task
@@ -224,6 +224,26 @@ def reachable(lengths: set[int], most: int) -> set[int]:
     return sums
 
 
+class DrawnRow(TypedDict):
+    prompt: str
+    """Of a queue: the first job."""
+    later: list[str]
+    """The other jobs of a queue."""
+    records: dict[str, dict[str, Row]]
+    """Table → id → row, without what the seed of `reset` decides."""
+    wanted: list[Row]
+    """Changes: table, id (None: a new row), set (None: deleted)."""
+    plan: list[list[Any]]
+    """Calls of the gold policy: name, arguments."""
+    steps: int
+    kinds: list[str]
+    forbidden: list[str]
+
+
+class DeskRow(DrawnRow):
+    terse: bool
+
+
 def generate(
     size: int,
     seed: int,
@@ -236,7 +256,7 @@ def generate(
     forbid: float = 0.3,
     queue: bool = False,
     by_id: bool = False,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[DeskRow]:
     """`size` rows with different prompts (in a `queue`: different desks).
 
     `min_steps`, `max_steps`: calls of the gold policy, done() included.
@@ -295,7 +315,7 @@ def make_row(
     num_records: int,
     forbid: float,
     queue: bool,
-) -> dict[str, Any]:
+) -> DrawnRow:
     """A task whose plan has exactly this many steps."""
     draft, jobs, kinds, left = Draft(rng), [], [], steps if queue else steps - 1
     for _ in range(rng.randint(1, 3)):

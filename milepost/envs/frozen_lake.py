@@ -26,6 +26,7 @@ from milepost.env import Cost, Environment, EnvSpec, Goal, State
 from milepost.envs.foreign import whole_number
 from milepost.envs.toy_text import (
     VERSION,
+    ToyRow,
     ToyText,
     best_actions,
     claims,
@@ -47,9 +48,12 @@ WORDS = f"{SYSTEM} Cross the ice. Cross the slippery ice. Not understood. It is 
 """Every word of prompts, observations and actions: texts for a policy that knows nothing but words."""
 
 
-def generate(
-    size: int, seed: int, *, side: int = 4, holes: float = 0.2, slippery: bool = False
-) -> Iterator[dict[str, Any]]:
+class LakeRow(ToyRow):
+    map: list[str]
+    slippery: bool
+
+
+def generate(size: int, seed: int, *, side: int = 4, holes: float = 0.2, slippery: bool = False) -> Iterator[LakeRow]:
     """`size` different tasks; row i depends on (seed, i, difficulty) and the rows before it alone.
 
     side: of the square map, 3 to 10. holes: chance that a cell is one, 0 to 0.4; every map has a way. slippery: see above.
@@ -62,11 +66,17 @@ def generate(
         raise RecipeError(f"frozen_lake: slippery = {slippery!r} must be true or false")
     prompt = f"Cross the {'slippery ' if slippery else ''}ice."
 
-    def draw(rng: Any) -> dict[str, Any] | None:
+    def draw(rng: Any) -> LakeRow | None:
         cells = generate_random_map(side, 1 - holes, random_seed(rng))
-        row = {"map": cells, "slippery": slippery, "seed": random_seed(rng) if slippery else 0}
+        row: LakeRow = {
+            "prompt": prompt,
+            "map": cells,
+            "slippery": slippery,
+            "seed": random_seed(rng) if slippery else 0,
+            "steps": 0,
+        }
         steps = steps_of_the_best(FrozenLake(), Task("", prompt, columns=row), gold, chance=slippery)
-        return None if steps is None else {"prompt": prompt, **row, "steps": steps}
+        return None if steps is None else {**row, "steps": steps}
 
     yield from distinct("frozen_lake", size, seed, draw, "raise side, or lower size")
 
@@ -132,6 +142,6 @@ SPEC = EnvSpec(
     known_bad={"empty": empty, "claims success": claims, "to and fro": to_and_fro, "drowns": _drowns},
     volatile=("steps", "idle"),
     system=SYSTEM,
-)
     seeded=False,
     luck=0.25,  # small maps are crossed by chance: 14 of 200
+)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 
@@ -118,6 +118,17 @@ def shortest_path(maze: Mapping[str, Any], where: Where) -> list[str]:
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
+class MazeRow(TypedDict):
+    prompt: str
+    maze: dict[str, Any]
+    """rooms: name → direction → (room, colour of its door or ""); keys: colour → room; start; exit."""
+    shortest: int
+    """Actions on the shortest way out."""
+    num_rooms: int
+    num_keys: int
+    terse: NotRequired[bool]
+
+
 def generate(
     size: int,
     seed: int,
@@ -128,7 +139,7 @@ def generate(
     min_length: int = 2,
     max_length: int = 0,
     terse: bool = False,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[MazeRow]:
     """Rows of `size` different mazes; row i depends on (seed, i, difficulty) and the rows before it, not on `size`.
 
     rooms: 4 to 100, on a square grid. keys: 0 to 4, with as many locked doors, all of which must be opened. loops: passages
@@ -151,7 +162,13 @@ def generate(
         else:
             raise RecipeError(_nothing_found(rooms, keys, min_length, max_length, longest, len(seen)))
         seen.add(text)
-        row = {"prompt": f"Exit {maze['exit']}.", "maze": maze, "shortest": length, "num_rooms": rooms, "num_keys": keys}
+        row: MazeRow = {
+            "prompt": f"Exit {maze['exit']}.",
+            "maze": maze,
+            "shortest": length,
+            "num_rooms": rooms,
+            "num_keys": keys,
+        }
         yield {**row, "prompt": f"{TERSE} Exit {maze['exit'].replace(' ', '')}.", "terse": True} if terse else row
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, islice, pairwise
-from typing import Any
+from typing import Any, TypedDict
 
 from milepost.envs.repair_bugs import Hangs, failures, mutations, results
 from milepost.envs.repair_functions import FAMILIES
@@ -151,10 +151,28 @@ def _says(one: Known, names: Mapping[str, str]) -> str:
 # --- tasks ----------------------------------------------------------------------------------------------------------------
 
 
+class DrawnRow(TypedDict):
+    prompt: str
+    entry: str
+    """Name of the function."""
+    code: str
+    """With its bugs."""
+    solution: str
+    tests: list[dict[str, Any]]
+    """args, expected, visible."""
+    bugs: list[str]
+    family: str
+    level: int
+
+
+class RepairRow(DrawnRow):
+    max_runs: int
+
+
 def generate(
     size: int, seed: int, *, families: str | Sequence[str] = "all", min_level: int = 1, max_level: int = 3,
     num_bugs: int = 1, num_visible: int = 3, num_hidden: int = 8, max_runs: int = 4, part: str = "all",
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+) -> Iterator[RepairRow]:  # fmt: skip
     """`size` different tasks; row i depends on (seed, i, difficulty) and the rows before it alone.
 
     families: "all" or some of arithmetic, strings, lists, dicts, recursion. Levels: 1 (up to 5 lines), 2 (6, 7), 3.
@@ -166,7 +184,7 @@ def generate(
     seen: set[str] = set()
     for index in range(size):
         rng = random.Random(f"repair/{seed}/{index}")
-        row: dict[str, Any] | None = None
+        row: DrawnRow | None = None
         while row is None or row["prompt"] in seen:
             row = _draw(rng, known(*rng.choice(names)), num_bugs, num_visible, num_hidden)
         seen.add(row["prompt"])
@@ -198,7 +216,7 @@ def _chosen(families: str | Sequence[str], min_level: int, max_level: int, num_b
     return names
 
 
-def _draw(rng: random.Random, one: Known, num_bugs: int, num_visible: int, num_hidden: int) -> dict[str, Any] | None:
+def _draw(rng: random.Random, one: Known, num_bugs: int, num_visible: int, num_hidden: int) -> DrawnRow | None:
     """A task, or None if these bugs do not go together, or do not show."""
     bugs = rng.sample(one.bugs, min(num_bugs, len(one.bugs)))
     subsets = [bugs, *(combinations(bugs, num_bugs - 1) if num_bugs > 1 else ())]
@@ -248,7 +266,7 @@ def _telling(rng: random.Random, one: Known, wrong: Sequence[frozenset[int]], sh
 
 
 def _row(one: Known, names: Mapping[str, str], code: str, bugs: list[str], visible: Sequence[int],
-         hidden: Sequence[int]) -> dict[str, Any]:  # fmt: skip
+         hidden: Sequence[int]) -> DrawnRow:  # fmt: skip
     code, solution = _renamed(code, names), _renamed(one.text, names)
     tests = [{"args": list(one.arguments[i]), "expected": one.expected[i], "visible": i in visible}
              for i in [*visible, *hidden]]  # fmt: skip

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from milepost.env import Cost, Environment, EnvSpec, Goal, Milestone, State
 from milepost.envs.toy_text import (
     VERSION,
+    ToyRow,
     ToyText,
     best_actions,
     claims,
@@ -56,7 +57,13 @@ Not understood. It is over. No passenger to set down here."""
 """Every word of prompts, observations and actions: texts for a policy that knows nothing but words."""
 
 
-def generate(size: int, seed: int, *, rainy: bool = False, min_steps: int = 1) -> Iterator[dict[str, Any]]:
+class TaxiRow(ToyRow):
+    start: int
+    """The package's number of the state."""
+    rainy: bool
+
+
+def generate(size: int, seed: int, *, rainy: bool = False, min_steps: int = 1) -> Iterator[TaxiRow]:
     """`size` different tasks; row i depends on (seed, i, difficulty) and the rows before it alone.
 
     rainy: see above; without it there are 300 tasks. min_steps: of the best policy, at least. Raises RecipeError.
@@ -65,13 +72,19 @@ def generate(size: int, seed: int, *, rainy: bool = False, min_steps: int = 1) -
         raise RecipeError(f"taxi: rainy = {rainy!r} must be true or false")
     weather = "It rains. " if rainy else ""
 
-    def draw(rng: Any) -> dict[str, Any] | None:
+    def draw(rng: Any) -> TaxiRow | None:
         start = STARTS[int(rng.random() * len(STARTS))]
         waits, wanted = start // 4 % 5, start % 4
         prompt = f"{weather}Passenger at {PADS[waits]}. Bring him to {PADS[wanted]}."
-        row = {"start": start, "rainy": rainy, "seed": random_seed(rng) if rainy else 0}
+        row: TaxiRow = {
+            "prompt": prompt,
+            "start": start,
+            "rainy": rainy,
+            "seed": random_seed(rng) if rainy else 0,
+            "steps": 0,
+        }
         steps = steps_of_the_best(Taxi(), Task("", prompt, columns=row), gold, chance=rainy)
-        return None if steps is None or steps < min_steps else {"prompt": prompt, **row, "steps": steps}
+        return None if steps is None or steps < min_steps else {**row, "steps": steps}
 
     yield from distinct("taxi", size, seed, draw, "300 starts are all there are in dry weather: lower size or min_steps, "
                         "or set rainy = true")  # fmt: skip
@@ -183,5 +196,5 @@ SPEC = EnvSpec(
     },
     volatile=("steps", "idle", "mistakes"),
     system=SYSTEM,
-)
     seeded=False,
+)

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from milepost.env import Action, Cost, Environment, EnvSpec, Goal, Milestone, Observation, State
 from milepost.folders import cache_root
@@ -159,11 +159,23 @@ class TextWorld:
 # --- tasks ----------------------------------------------------------------------------------------------------------------
 
 
+class TextWorldRow(TypedDict):
+    prompt: str
+    family: str
+    settings: dict[str, Any]
+    """What the package's challenge is given."""
+    game_seed: int
+    game: str
+    """Its name in the cache."""
+    walkthrough: list[str]
+    max_score: int
+
+
 def generate(
     size: int, seed: int, *, families: str | Sequence[str] = "coin_collector", level: int = 5, goal: str = "detailed",
     split: str = "train", rewards: str = "dense", recipe: int = 1, take: int = 0, go: int = 1, open: bool = False,
     cook: bool = False, cut: bool = False, drop: bool = False,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+) -> Iterator[TextWorldRow]:  # fmt: skip
     """`size` games; row i depends on (seed, i, difficulty). One that is not in the cache takes some seconds to be made.
 
     families: some of coin_collector, treasure_hunter, simple and cooking, taken in turn. level: of coin_collector, 1 to
@@ -205,7 +217,7 @@ def _check(families: str | Sequence[str], level: int, goal: str, split: str, rew
     return names
 
 
-def _rows(wanted: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _rows(wanted: Sequence[dict[str, Any]]) -> Iterator[TextWorldRow]:
     """Games that are missing are made side by side."""
     named = [{**one, "game": f"{one['family']}-{_name(one)}"} for one in wanted]
     missing = [task for one in named if not _path(one["game"]).exists() for task in [Task("make", "", columns=one)]]
@@ -214,7 +226,9 @@ def _rows(wanted: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             list(pool.map(lambda task: asyncio.run(_make(task)), missing))
     for one in named:
         row = json.loads(_path(one["game"]).with_suffix(".row").read_text(encoding="utf-8"))
-        yield {"prompt": row.pop("objective"), **one, **row}
+        yield {"prompt": row["objective"], "family": one["family"], "settings": one["settings"],
+               "game_seed": one["game_seed"], "game": one["game"], "walkthrough": row["walkthrough"],
+               "max_score": row["max_score"]}  # fmt: skip
 
 
 def _path(game: str) -> Path:
@@ -299,5 +313,5 @@ SPEC = EnvSpec(
     volatile=("moves",),
     summary=summed_up,
     system=SYSTEM,
-)
     seeded=False,
+)

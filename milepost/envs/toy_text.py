@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import cycle, islice, repeat
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 import gymnasium
 import numpy as np
@@ -123,9 +123,22 @@ def _steps(world: ToyText, texts: Iterator[str]) -> int | None:
     return None
 
 
+class ToyRow(TypedDict):
+    """What the rows of all three have."""
+
+    prompt: str
+    seed: int
+    """The package's own, for worlds that leave something to chance; else 0."""
+    steps: int
+    """Of the best policy."""
+
+
+Row = TypeVar("Row", bound=ToyRow)
+
+
 def distinct(
-    name: str, size: int, seed: int, draw: Callable[[Any], dict[str, Any] | None], wider: str, max_draws: int = 1000
-) -> Iterator[dict[str, Any]]:
+    name: str, size: int, seed: int, draw: Callable[[Any], Row | None], wider: str, max_draws: int = 1000
+) -> Iterator[Row]:
     """`size` different rows of `draw(rng)`, which may give None; row i depends on (seed, i) and the rows before it alone.
 
     Raises RecipeError when `max_draws` draws in a row give nothing new; `wider` says what to change.
