@@ -225,8 +225,6 @@ class _Timeline:
             yield from self._note(f"attached: {name}, {len(data)} bytes")
         for event in turn.events:
             yield from self._note(f"event: {event}")
-        if surplus := turn.facts.get("num_surplus"):
-            yield from self._note(f"{surplus} more than env.max_tool_calls allows, not carried out")
 
     def _read(self, index: int, turn: Turn) -> str:
         """What was new to the policy: the very ids where they can be spelled, else the messages as the store holds them."""
@@ -480,6 +478,8 @@ def _marks(turn: Turn) -> Iterator[str]:
         yield "cut by a budget, so nothing of it was carried out"
     if num := turn.facts.get("num_invalid"):
         yield f"invalid actions: {num}"
+    if num := turn.facts.get("num_surplus"):
+        yield f"calls beyond env.max_tool_calls, not carried out: {num}"
     if kind := turn.facts.get("fault"):
         yield f"the environment failed here: {kind}"
 

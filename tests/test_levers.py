@@ -355,6 +355,9 @@ def test_the_latest_whole_success_is_remembered_by_where_it_is_stored():
     first = Group("train/3/t0", Task("t0", "p"), (episode(0, "t0", 3, stop=cut), episode(1, "t0", 3)))
     levers.end_step(3, [first, group(2, "t1", 3)], [rewards(1, 1), rewards(0, 0)])
     assert levers.success_of("t0") == (3, EpisodeId("train", 3, "t0", 1)) and levers.success_of("t1") is None
+    scored = Levers(recipe_of(levers={"success_replay": True}, rollout={"stop_rules": {"tokens": "score"}}), tasks_of(2))
+    scored.end_step(3, [first], [rewards(1, 1)])  # one that is trained on is as good as whole
+    assert scored.success_of("t0") == (3, EpisodeId("train", 3, "t0", 0))
     levers.end_step(4, [group(2, "t0", 4)], [rewards(1, 0)])
     assert levers.success_of("t0") == (4, EpisodeId("train", 4, "t0", 0))
     assert levers.alive(group(2, "t0", 5), rewards(0, 0)) and not levers.alive(group(2, "t1", 5), rewards(0, 0))

@@ -275,7 +275,7 @@ def test_states_of_another_version_are_not_read_with_this_one(tmp_path: Path) ->
 
 def test_cuts_faults_new_segments_and_branches_are_told(tmp_path: Path) -> None:
     state = {"x": 1}
-    turns = [turn_of("start", "go<end>", facts={"state": state}, events=("saved",), blobs={"screen": b"123"}),
+    turns = [turn_of("start", "go<end>", facts={"state": state, "num_surplus": 2}, events=("saved",), blobs={"screen": b"123"}),
              turn_of("all anew", "on", new_segment=True, facts={"state": state, "cut": True}),
              turn_of("more", "off<end>", agent="critic", facts={"state": state, "fault": "hang"})]  # fmt: skip
     fault = StopReason(StopKind.FAULT, "hang")
@@ -287,6 +287,7 @@ def test_cuts_faults_new_segments_and_branches_are_told(tmp_path: Path) -> None:
     assert "continues train/1/sums/1/7/0 after its turn 2" in lines
     assert lines[lines.index("    the history was rewritten; from here on it is:") + 1] == "  │ all anew"
     for line in ("    event: saved", "    attached: screen, 3 bytes", "    the environment failed here: hang",
+                 "    calls beyond env.max_tool_calls, not carried out: 2",
                  "    cut by a budget, so nothing of it was carried out", "    fault: no answer in 30 s",
                  "    unscorable (fault: hang)"):  # fmt: skip
         assert line in lines
