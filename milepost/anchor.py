@@ -6,6 +6,7 @@
 states before be the same as well, for k = 0 … K, and weighs those groups by w_k (HGPO 2602.22817). `shrinkage` c tells a
 step the mean of the episodes that did the same there, times n/(n + c) (ECPO 2606.05885). `graph` (RewardFlow 2603.18859):
 V(s) = max(γ·V(s') over the transitions that the group saw), an episode's end being worth its total; S_t = γ·V(s') − V(s).
+Rewards of single turns have no say there but as parts of the total, and shaping has none.
 
 Each episode counts once in a group, by the mean over its visits: one that runs in circles would outvote the others. A state
 that one episode alone has seen gives exactly 0. Nothing is gained before episodes part: there S_t = A, a step twice as
@@ -35,6 +36,8 @@ class Steps:
     actions: tuple[str, ...]
     returns: np.ndarray
     """float64 [T]: G_t = r_t + γ·G_{t+1}."""
+    total: float
+    """What the whole episode is worth: where values spread from."""
 
 
 def anchor_advantages(episodes: Sequence[Steps], section: CreditSection) -> list[np.ndarray]:
@@ -85,8 +88,7 @@ def _compared(episodes: Sequence[Steps], visits: Sequence[Visit], section: Credi
             same = _same_action(episodes, visits, episodes[index].actions[turn])
             value, n = float(np.mean(list(same.values()))), len(same)
         others = values.sum() - means[index]
-        loo = section.resolved_baseline == "loo" and not section.shrinkage
-        base = others / (len(values) - 1) if loo else values.mean()
+        base = others / (len(values) - 1) if section.resolved_baseline == "loo" else values.mean()
         told[index, turn] = (value - base) / divisor * (n / (n + section.shrinkage) if section.shrinkage else 1.0)
     return told
 
@@ -130,8 +132,7 @@ def _graph_advantages(episodes: Sequence[Steps], gamma: float) -> list[np.ndarra
             path: list[Hashable] = [*e.keys, ("end", index)]
             for state, after in pairwise(path):
                 successors[state].append(after)
-            # The last return is what the last step brought; what came before it was earned on the way.
-            ends["end", index] = float(e.returns[-1])
+            ends["end", index] = e.total
         low = min([0.0, *ends.values()])  # V is a maximum over what is ≥ 0
         values = spread_values(successors, {state: end - low for state, end in ends.items()}, gamma)
         for index, e in mine:

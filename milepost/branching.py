@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from milepost import streams
-from milepost.credit_sections import BranchSection
+from milepost.credit_sections import BranchSection, CreditSection
 from milepost.env import EnvSpec, State
-from milepost.types import EpisodeId, Sampled, Task, Turn
+from milepost.types import EpisodeId, RecipeError, Sampled, Task, Turn
 
 if TYPE_CHECKING:
     from milepost.history import History
+
+
+def check_branches(section: CreditSection, spec: EnvSpec) -> None:
+    """Raises RecipeError where branch points are to follow milestones that the environment does not have."""
+    if section.rule == "branch" and section.branches.at == "milestones" and not spec.milestones:
+        raise RecipeError(
+            f'credit.branches.at = "milestones" needs an environment with milestones, and {spec.name} has none; use '
+            '"every" or "uncertain"'
+        )
 
 
 @dataclass(frozen=True)
@@ -37,12 +46,12 @@ class Saved:
 
 def branches_here(
     section: BranchSection, spec: EnvSpec, task: Task, name: EpisodeId, turns: Sequence[Turn], states: Sequence[State],
-    sampled: Sampled,
+    sampled: Sampled, seed: int,
 ) -> bool:  # fmt: skip
     """Whether to continue from the state in which `sampled` is about to act.
 
-    `turns` are those before it, `states` the start and the states after each of them. The start itself is no branch
-    point: the members of a group continue from there.
+    `turns` are those before it, `states` the start and the states after each of them, `seed` the run's. The start itself
+    is no branch point: the members of a group continue from there.
     """
     turn = len(turns)
     if not turn:
@@ -50,7 +59,7 @@ def branches_here(
     if section.at == "every":
         return turn % section.every == 0
     if section.at == "uncertain":
-        draw = float(streams.generator(0, f"branch/{name}/{turn}").random())
+        draw = float(streams.generator(seed, f"branch/{name}/{turn}").random())
         return is_uncertain(draw, surprise(sampled) - surprise(turns[0].sampled), section.uncertainty, section.chance)
     return any(_was_reached(spec, task, kind, states) for kind in range(len(spec.milestones)))
 

@@ -220,12 +220,18 @@ def _turn_returns(batch: _Judged, earned: Sequence[np.ndarray], section: CreditS
 
 
 def _first_turn(batch: _Judged, earned: Sequence[np.ndarray], section: CreditSection) -> list[np.ndarray]:
-    """MT-GRPO (2505.11821): A of the outcome for all, and A of the first turn's reward on top of it for its own tokens."""
-    first = [float(r[0]) if len(r) else 0.0 for r in earned]
+    """MT-GRPO (2505.11821): A of the outcome for all, and A of the first turn's reward on top of it for its own tokens.
+
+    An episode of a single turn called nothing first: its whole total is an outcome, its first turn's reward is 0, and it
+    is itself told A of its total among all totals, as its authors' code does without a tool call.
+    """
+    first = [float(r[0]) if len(r) > 1 else 0.0 for r in earned]
     outcome = _of_episodes(batch, section, [total - one for total, one in zip(batch.totals, first)])
-    result = [np.full(len(r), a) for r, a in zip(earned, outcome)]
-    for told, a in zip(result, _of_episodes(batch, section, first)):
-        told[:1] += a
+    turn, combined = _of_episodes(batch, section, first), _of_episodes(batch, section)
+    result = [np.full(len(r), a if len(r) > 1 else both) for r, a, both in zip(earned, outcome, combined)]
+    for told, a in zip(result, turn):
+        if len(told) > 1:
+            told[0] += a
     return result
 
 
@@ -251,7 +257,7 @@ def _anchor(batch: _Judged, earned: Sequence[np.ndarray], section: CreditSection
     inside = [i for i, there in enumerate(batch.counted) if there]
     steps = [
         Steps(e.group_id, tuple(t.state_key for t in e.turns), tuple(t.text.strip() for t in e.turns),
-              discounted_returns(earned[i], section.gamma))
+              discounted_returns(earned[i], section.gamma), batch.totals[i])
         for i, e in ((i, batch.episodes[i]) for i in inside)
     ]  # fmt: skip
     result = [np.full(len(e.turns), a) for e, a in zip(batch.episodes, whole)]

@@ -66,6 +66,10 @@ class BranchSection(Section):
                 f'credit.branches.every = {self.every} does nothing while credit.branches.at = "{self.at}"; remove it, or '
                 'set at = "every"'
             )
+        if self.at == "uncertain" and not (self.uncertainty or self.chance):
+            raise ValueError(
+                "credit.branches.uncertainty = 0 and chance = 0 never branch; set chance above 0, its default 0.5 works"
+            )
         if self.at != "uncertain" and (self.uncertainty, self.chance) != (0.5, 0.5):
             raise ValueError(
                 f'credit.branches.uncertainty and chance do nothing while credit.branches.at = "{self.at}"; remove them, '
@@ -75,7 +79,9 @@ class BranchSection(Section):
 
 
 class CreditSection(Section):
-    baseline: Literal["auto", "loo", "mean", "none"] = setting("auto", "loo is unbiased; auto: loo unscaled, mean scaled")
+    baseline: Literal["auto", "loo", "mean", "none"] = setting(
+        "auto", "loo is unbiased; auto: loo unscaled, mean scaled or with shrinkage"
+    )
     scale: Literal["none", "group", "batch", "source"] = setting(
         "none",
         "group std can flip the gradient's sign in stochastic groups, and inflates small bonuses; batch: one std for all "
@@ -145,44 +151,105 @@ class CreditSection(Section):
                 raise ValueError(
                     f'{told} does nothing while credit.rule = "{self.rule}"; remove it, or set credit.rule = "{rules[0]}"'
                 )
+        for check in (_check_turns, _check_anchor, _check_statistics):
+            check(self)
         if self.gamma == 1 and self.rule == "discounted":
             raise ValueError(
                 'credit.rule = "discounted" with credit.gamma = 1 is the rule "episode"; set credit.gamma below 1, say 0.99'
-            )
-        if self.rule == "turn" and self.turns in ("returns", "information") and self.scale != "none":
-            raise ValueError(
-                f'credit.rule = "turn" is defined without a std; set credit.scale = "none" instead of "{self.scale}"'
-            )
-        if self.turns == "information" and not self.answer:
-            raise ValueError(
-                "credit.turns = \"information\" needs credit.answer, what the right answer says, such as 'answer({gold})'"
-            )
-        if self.turns != "information" and (self.answer or self.gain_weight != 0.25):
-            raise ValueError(
-                'credit.answer and gain_weight do nothing while credit.turns is not "information"; remove them, or set that'
             )
         if self.rule == "distill" and not self.teacher:
             raise ValueError('credit.rule = "distill" needs credit.teacher, the name or folder of a model')
         if sum((self.lam != 1, self.lam_alpha > 0, self.lam_end > 0)) > 1:
             raise ValueError("credit.lam, lam_alpha and lam_end are three ways to set one λ; keep one of them")
-        if self.rule == "value" and (self.scale != "none" or self.baseline != "auto"):
-            raise ValueError(
-                'credit.rule = "value" has the value as its baseline; leave credit.baseline = "auto" and scale = "none"'
-            )
-        if self.anchor == "graph" and (self.history or self.shrinkage):
-            raise ValueError('credit.history and credit.shrinkage belong to credit.anchor = "returns"; remove them')
-        if self.baseline == "loo" and self.scale == "group":
-            raise ValueError(
-                'credit.baseline = "loo" with credit.scale = "group" divides by a std that can be zero; '
-                'use baseline = "mean" with scale = "group", or scale = "none"'
-            )
         return self
 
     @property
     def by_turn(self) -> bool:
         """Whether the rule asks what single turns earned."""
-        return self.rule in ("turn", "anchor", "value")
+        return self.rule in ("turn", "anchor", "value") and self.anchor != "graph"
 
     @property
     def resolved_baseline(self) -> str:
-        return self.baseline if self.baseline != "auto" else ("loo" if self.scale == "none" else "mean")
+        if self.baseline != "auto":
+            return self.baseline
+        return "loo" if self.scale == "none" and not self.shrinkage else "mean"
+
+    @property
+    def uncompared(self) -> str:
+        """The setting by which a group is told something although its members do not differ; empty: there is none."""
+        if self.rule in ("value", "distill"):
+            return f'credit.rule = "{self.rule}"'
+        if self.turns == "information":
+            return 'credit.turns = "information"'
+        return 'credit.baseline = "none"' if self.resolved_baseline == "none" else ""
+
+
+def _check_turns(credit: CreditSection) -> None:
+    if credit.turns == "information" and not credit.answer:
+        raise ValueError(
+            "credit.turns = \"information\" needs credit.answer, what the right answer says, such as 'answer({gold})'"
+        )
+    if credit.turns != "information" and (credit.answer or credit.gain_weight != 0.25):
+        raise ValueError(
+            'credit.answer and gain_weight do nothing while credit.turns is not "information"; remove them, or set that'
+        )
+    if credit.turns == "first" and credit.gamma != 1:
+        raise ValueError(
+            f'credit.gamma = {credit.gamma:g} does nothing while credit.turns = "first", which sums nothing over turns; '
+            'remove it, or set credit.turns = "returns"'
+        )
+
+
+def _check_anchor(credit: CreditSection) -> None:
+    if credit.anchor == "graph" and (credit.history or credit.shrinkage):
+        raise ValueError('credit.history and credit.shrinkage belong to credit.anchor = "returns"; remove them')
+    if credit.history_weights != "k+1" and not credit.history:
+        raise ValueError(
+            f'credit.history_weights = "{credit.history_weights}" does nothing while credit.history = 0, where all groups '
+            "weigh the same; remove it, or set credit.history = 2"
+        )
+    if credit.shrinkage and credit.baseline == "loo":
+        raise ValueError(
+            f'credit.baseline = "loo" cannot go with credit.shrinkage = {credit.shrinkage:g}, which compares those who did '
+            'the same, one\'s own episode among them, with the mean of all; set credit.baseline = "mean"'
+        )
+
+
+def _check_statistics(credit: CreditSection) -> None:
+    """Refuses a baseline or a scale that the rule would not use, or use for a part of its sum only."""
+    where, why, scales, baselines = _statistics(credit)
+    if credit.scale not in scales:
+        raise ValueError(f'{where} {why}; set credit.scale = "{scales[0]}" instead of "{credit.scale}"')
+    if credit.baseline not in baselines:
+        raise ValueError(f'{where} {why}; set credit.baseline = "{baselines[0]}" instead of "{credit.baseline}"')
+    if credit.baseline == "loo" and credit.scale == "group":
+        raise ValueError(
+            'credit.baseline = "loo" with credit.scale = "group" divides by a std that can be zero; '
+            'use baseline = "mean" with scale = "group", or scale = "none"'
+        )
+
+
+def _statistics(credit: CreditSection) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+    """(settings, why, scales, baselines): those that the rule is defined with, the usual one first."""
+    rule, form, every = f'credit.rule = "{credit.rule}"', credit.branches.form, ("auto", "loo", "mean", "none")
+    if credit.rule == "turn" and credit.turns == "process":
+        where = 'credit.turns = "process"'
+        return where, "takes mean and std of all steps of the group", ("group",), ("auto", "mean")
+    if credit.rule == "turn" and credit.turns != "first":
+        return rule, "is defined without a std", ("none",), every
+    if credit.rule == "anchor" and credit.anchor == "graph":
+        return 'credit.anchor = "graph"', "adds values of states, in the units of the total, to A", ("none",), every
+    if credit.rule == "anchor":
+        return rule, "compares within groups and within states, and must divide both alike", ("none", "group"), every
+    if credit.rule == "branch" and form == "tree":
+        return 'credit.branches.form = "tree"', "compares within the task and within the tree", ("none", "group"), every
+    if credit.rule == "branch":
+        where, why = f'credit.branches.form = "{form}"', "is told in the units of the total"
+        if form == "treerl":
+            return where, f"{why}, less the mean of the other leaves", ("none",), ("auto", "loo")
+        return where, why, ("none",), every
+    if credit.rule == "value":
+        return rule, "has the value as its baseline", ("none",), ("auto",)
+    if credit.rule == "distill" and not credit.outcome_weight:
+        return rule, "without credit.outcome_weight does not look at rewards", ("none",), ("auto",)
+    return rule, "", ("none", "group", "batch", "source"), every

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from milepost.branching import check_branches
 from milepost.call_style import style_of
 from milepost.critics import check_teacher
 from milepost.demonstrations import demonstrations, fill, some
@@ -73,6 +74,7 @@ def open_session(
         spec = find_env(recipe.env.name, "env.name") if recipe.env.name else None
         if spec:
             check_rule(recipe.env, spec)
+            check_branches(recipe.credit, spec)
         if existing and spec:
             check_version(existing, spec)
         grader: Grader | EnvGrader = EnvGrader.of(recipe, spec) if spec else Grader(recipe.reward)

@@ -132,11 +132,12 @@ def check_levers(recipe: Recipe) -> None:
 
 def _check_groups(recipe: Recipe) -> None:
     levers, size = recipe.levers, recipe.rollout.group_size
-    if levers.refills and recipe.credit.resolved_baseline == "none":
-        raise ValueError(
-            f"levers.refills = {levers.refills} replaces groups whose rewards do not differ, but with credit.baseline = "
-            '"none" nothing is compared and every group has a signal; set credit.baseline = "loo", or levers.refills = 0'
-        )
+    for key in ("refills", "mixed_chance"):
+        if (value := getattr(levers, key)) and (why := recipe.credit.uncompared):
+            raise ValueError(
+                f"levers.{key} = {value:g} is for groups whose members must differ, but with {why} nothing is compared and "
+                'every group has a signal; remove it, or set credit.rule = "episode" and credit.baseline = "loo"'
+            )
     if levers.group_size_end == size:
         raise ValueError(
             f"levers.group_size_end = {size} is rollout.group_size: the size never changes; remove it or use another number"

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from milepost.credit import assign, place_of
+from milepost.credit import place_of
 from milepost.lever_sections import LeversSection
 from milepost.recipe import Recipe
 from milepost.tasks import TaskOrder
@@ -405,10 +404,9 @@ class Levers:
         step, phase, own_step, member, attempt = self.successes[key]
         return step, EpisodeId(phase, own_step, key, member, attempt)
 
-    def alive(self, group: Group, rewards: Sequence[Reward]) -> bool:
-        """Whether a group is worth training on: its members' totals differ, or a success is there to join it."""
-        plain = partial(assign, section=type(self.recipe.credit)(), rollout=self.recipe.rollout)
-        (credits,) = assign_counted([group], [rewards], self.section, plain)
+    def alive(self, group: Group, rewards: Sequence[Reward], tell: Assign) -> bool:
+        """Whether a group is worth training on: the rule of credit tells it something, or a success is there to join it."""
+        (credits,) = assign_counted([group], [rewards], self.section, tell)
         return has_signal(credits) or (group.task.key in self.successes and all_fail(rewards))
 
     def metrics(self, groups: Sequence[Group], rewards: Rewards, num_replayed: int) -> dict[str, float]:

@@ -153,11 +153,14 @@ def _check_credit_of_reward(recipe: Recipe) -> None:
     if credit.rule in ("anchor", "branch") and not recipe.env.name:
         raise ValueError(f'credit.rule = "{credit.rule}" needs states to come back to, and single answers have none; set '
                          'env.name, or credit.rule = "episode"')  # fmt: skip
+    if credit.rule == "branch":
+        _check_branch_points(recipe)
     if (reward.milestone_form == "potential" or reward.potential) and not credit.by_turn:
         instead = 'reward.milestone_form = "bonus"' if reward.milestone_form == "potential" else "reward.potential = 0"
+        form = ' of anchor = "graph"' if credit.anchor == "graph" else ""
         raise ValueError(
-            f"potential shaping with `{credit.rule}` credit has no effect: Φ is 0 at every end, so that it adds the same "
-            f'to each member of a group; set credit.rule = "turn", or {instead}'
+            f"potential shaping with `{credit.rule}` credit{form} has no effect: Φ is 0 at every end, so that it adds the "
+            f'same to each member of a group; set credit.rule = "turn", or {instead}'
         )
     if reward.combine != "gdpo":
         return
@@ -182,6 +185,21 @@ def _check_credit_of_reward(recipe: Recipe) -> None:
         raise ValueError(
             'rollout.truncated = "soft" is no part that reward.combine = "gdpo" could normalise; use reward.length.form = '
             '"overlong"'
+        )
+
+
+def _check_branch_points(recipe: Recipe) -> None:
+    """Refuses branch points that no episode comes to: the start is none, nor is the end."""
+    branches, turns = recipe.credit.branches, recipe.env.max_turns
+    if turns == 1:
+        raise ValueError(
+            'credit.rule = "branch" branches behind the first turn, but env.max_turns = 1 allows no other; raise '
+            'env.max_turns, or set credit.rule = "episode"'
+        )
+    if branches.at == "every" and branches.every >= turns:
+        raise ValueError(
+            f"credit.branches.every = {branches.every} is never reached, for env.max_turns = {turns} ends every episode "
+            f"before; use at most {turns - 1}"
         )
 
 

@@ -178,8 +178,9 @@ class _Timeline:
         for index, turn in enumerate(episode.turns):
             num_tokens = len(turn.sampled.ids)
             advantages = credit.advantages[at : at + num_tokens] if credit is not None else np.zeros(0)
+            weights = credit.weights[at : at + num_tokens] if credit is not None and credit.weights is not None else None
             at += num_tokens
-            yield from self._turn(index, turn, advantages)
+            yield from self._turn(index, turn, advantages, weights)
             for line in notes[index]:
                 yield from self._note(line)
         yield from self._end()
@@ -210,10 +211,12 @@ class _Timeline:
             return ""
         return f"the tokenizer.json found reads turn {', '.join(others)} otherwise than the store, whose text is shown"
 
-    def _turn(self, index: int, turn: Turn, advantages: np.ndarray) -> Iterator[str]:
+    def _turn(self, index: int, turn: Turn, advantages: np.ndarray, weights: np.ndarray | None) -> Iterator[str]:
         parts = [f"turn {index + 1}", f"{len(turn.context_ids)} tokens read, {len(turn.sampled.ids)} sampled"]
         parts += [f"{turn.seconds:.2f} s"] if turn.seconds else []
         parts += [f"advantage {_span_of(advantages)}"] if len(advantages) else []
+        if weights is not None and len(weights):
+            parts += [f"weight {weights[0]:.3g}" if weights.any() else "weight 0: trained elsewhere, or not at all"]
         parts += [turn.agent] if turn.agent != "policy" else []
         yield self._rule(" · ".join(parts))
         if turn.new_segment:

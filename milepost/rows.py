@@ -105,14 +105,17 @@ def reward(row: sqlite3.Row) -> Reward | None:
 
 
 def credit_row(credit: Credit | None) -> dict[str, Any]:
-    """One number where all tokens share it, which is nearly always; the whole array otherwise."""
+    """One number where all tokens share it, which is nearly always; the whole array otherwise, weights behind it if any."""
     if credit is None:
         return {}
     values = np.asarray(credit.advantages, dtype="<f8")
-    shared = len(values) == 0 or bool((values == values[0]).all())
+    weights = np.ones(len(values)) if credit.weights is None else np.asarray(credit.weights, dtype="<f8")
+    weighed = bool((weights != 1).any())
+    shared = not weighed and (len(values) == 0 or bool((values == values[0]).all()))
     return {"advantage": float(values[0] if shared and len(values) else values.mean() if len(values) else 0.0),
-            "advantages": None if shared else values.tobytes(), "trained": int(credit.trained),
-            "in_baseline": int(credit.in_baseline), "constant_group": int(credit.constant_group)}  # fmt: skip
+            "advantages": None if shared else values.tobytes() + weights.tobytes() * weighed,
+            "trained": int(credit.trained), "in_baseline": int(credit.in_baseline),
+            "constant_group": int(credit.constant_group)}  # fmt: skip
 
 
 def credit(row: sqlite3.Row) -> Credit | None:
@@ -120,8 +123,10 @@ def credit(row: sqlite3.Row) -> Credit | None:
         return None
     blob, num = row["advantages"], row["num_sampled"]
     values = np.full(num, row["advantage"]) if blob is None else np.frombuffer(blob, "<f8")
+    weights = values[num:] if len(values) > num else None
     name = EpisodeId(row["id_phase"], row["id_step"], row["task_key"], row["member"], row["attempt"])
-    return Credit(name, values, bool(row["trained"]), bool(row["in_baseline"]), bool(row["constant_group"]))
+    flags = bool(row["trained"]), bool(row["in_baseline"]), bool(row["constant_group"])
+    return Credit(name, values[:num], *flags, weights)
 
 
 # States, as what became of the one before: an episode would otherwise take as many copies of its world as it has turns

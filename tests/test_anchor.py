@@ -21,7 +21,7 @@ from milepost.types import Episode, EpisodeId, Group, Reward, Sampled, StopKind,
 def anchor(episodes, **settings):
     """`episodes`: (states, returns) or (states, returns, actions) each."""
     steps = [
-        Steps("g", tuple(keys), tuple(more[0]) if more else ("",) * len(keys), np.array(returns, float))
+        Steps("g", tuple(keys), tuple(more[0]) if more else ("",) * len(keys), np.array(returns, float), returns[-1])
         for keys, returns, *more in episodes
     ]
     return anchor_advantages(steps, CreditSection(rule="anchor", **{"baseline": "mean", **settings}))
@@ -49,11 +49,13 @@ def episode(member, keys, texts=None, name="g"):
     return Episode(EpisodeId("train", 1, name, member), name, turns, StopReason(StopKind.TERMINATED, "ended"))
 
 
-def told(paths, totals, **settings):
+def told(paths, totals, per_turn=None, **settings):
     """Per turn, for each episode of one group."""
     group = Group("g", Task("g", "?"), tuple(episode(i, *path) for i, path in enumerate(paths)))
     rewards = [[Reward(total) for total in totals]]
-    (credits,) = assign([group], rewards, CreditSection(rule="anchor", **settings), RolloutSection())
+    given = None if per_turn is None else {e.id: r for e, r in zip(group.episodes, per_turn)}
+    section = CreditSection(rule="anchor", **settings)
+    (credits,) = assign([group], rewards, section, RolloutSection(), turn_rewards=given)
     return [c.advantages[::2] for c in credits]
 
 
@@ -78,9 +80,9 @@ def test_b2_each_episode_counts_once_however_often_it_comes_by():
 
 
 def test_other_groups_and_unknown_states_are_compared_with_nothing():
-    apart = [Steps(g, ("s",), ("",), np.array([r])) for g, r in (("g", 1.0), ("h", 0.0))]
+    apart = [Steps(g, ("s",), ("",), np.array([r]), r) for g, r in (("g", 1.0), ("h", 0.0))]
     assert np.concatenate(anchor_advantages(apart, CreditSection(rule="anchor"))).tolist() == [0.0, 0.0]
-    unknown = [Steps("g", (None,), ("",), np.array([r])) for r in (1.0, 0.0)]
+    unknown = [Steps("g", (None,), ("",), np.array([r]), r) for r in (1.0, 0.0)]
     assert np.concatenate(anchor_advantages(unknown, CreditSection(rule="anchor"))).tolist() == [0.0, 0.0]
 
 
@@ -105,6 +107,14 @@ def test_e7_what_was_tried_once_is_believed_less():
     assert [float(a[0]) for a in shrunk[:6]] == pytest.approx([-0.071429] * 6, abs=1e-6)
 
 
+def test_shrinkage_says_that_it_compares_with_the_mean():
+    """Those who did the same hold one's own episode: the mean that they are compared with must hold it, too."""
+    assert CreditSection(rule="anchor").resolved_baseline == "loo"
+    assert CreditSection(rule="anchor", shrinkage=2).resolved_baseline == "mean"
+    with pytest.raises(ValueError, match=r'credit\.baseline = "loo" cannot go with credit\.shrinkage = 2'):
+        CreditSection(rule="anchor", shrinkage=2, baseline="loo")
+
+
 def test_b11_values_spread_from_the_goal_over_the_states_seen():
     seen = {"s0": ["s1", "s2"], "s1": ["goal"], "s2": []}
     assert spread_values(seen, {"goal": 1.0}, 0.95) == pytest.approx({"goal": 1, "s1": 0.95, "s0": 0.9025, "s2": 0})
@@ -119,6 +129,17 @@ def test_the_graph_blames_the_step_that_left_the_way():
     # A failure that came by s1, from where another succeeded, made its mistake there.
     good, bad = anchor([(("s0", "s1"), (0.95, 1.0)), (("s0", "s1"), (0.0, 0.0))], anchor="graph", gamma=0.95)
     assert bad == pytest.approx([0, -0.95])
+
+
+@pytest.mark.parametrize("per_turn", [None, [[0.3, 1.0], [0.3, -0.1]]])
+def test_the_end_of_an_episode_is_worth_its_total_in_the_graph(per_turn):
+    """A milestone of .3 on the first step of both, a cost of .1 on the last of the one that fails: totals 1.3 and .2.
+
+    γ = .9: V(s1) = .9·1.3 = 1.17, V(s0) = 1.053, V(s2) = .9·.2 = .18. Going to s2 lost .9·.18 − 1.053 = −.891.
+    """
+    paths = [(["s0", "s1"],), (["s0", "s2"],)]
+    good, bad = told(paths, [1.3, 0.2], per_turn, anchor="graph", gamma=0.9, baseline="mean")
+    assert good == pytest.approx([0.55, 0.55]) and bad == pytest.approx([-0.55 - 0.891, -0.55])
 
 
 def test_b15_anchors_remove_noise_only_after_the_ways_part():

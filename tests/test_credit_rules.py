@@ -175,21 +175,73 @@ def test_turn_rewards_must_match_the_turns():
         credit(group, [Reward(1), Reward(0)], {"rule": "turn"}, turn_rewards={group.episodes[0].id: [1.0]})
 
 
-@pytest.mark.parametrize("baseline", ["loo", "mean", "none"])
-def test_case_a28_stopping_is_not_rewarded_where_rewards_do_not_depend_on_it(baseline):
-    """Each member stops after one turn or goes on for another; every turn pays 1/2 at once, and a coin decides the rest.
+# A policy whose only choice is when to stop: after turns 1 and 2 it goes on with chance p, and a third turn is the last.
+# Rewards of the turns by their number. "second": stopping after the second turn pays, and nothing else does; the expected
+# reward is p(1 − p), with its maximum at p = ½. "same": each turn pays ½ and the last one what is missing from 2, so that
+# all ways of stopping are worth the same.
+PAYS = {
+    "second": {1: [0.0], 2: [0.0, 1.0], 3: [0.0, 0.0, 0.0]},
+    "same": {1: [2.0], 2: [0.5, 1.5], 3: [0.5, 0.5, 1.0]},
+}
 
-    By exact enumeration over both members, the gradient on the first decision is 0 with one baseline for all turns.
-    """
-    p, gradient = 0.3, 0.0
-    for go, coins in itertools.product(itertools.product((0, 1), repeat=2), itertools.product((0, 1), repeat=2)):
-        chance = np.prod([p if g else 1 - p for g in go]) / 4
-        group = group_of(*[[1] * (1 + g) for g in go])
-        turns = {e.id: [0.5 + coin, 0.0][: len(e.turns)] for e, coin in zip(group.episodes, coins)}
-        rewards = [Reward(sum(r)) for r in turns.values()]
-        credits = credit(group, rewards, {"rule": "turn", "baseline": baseline}, turn_rewards=turns)
-        gradient += chance * sum(c.advantages[0] * (g - p) for c, g in zip(credits, go))
-    assert gradient == pytest.approx(0, abs=1e-12)
+
+def returns_by_index(rewards):
+    """The first biased form: G_t minus the mean of G_t over those who had a turn t."""
+    returns = [np.cumsum(r[::-1])[::-1] for r in rewards]
+    return [[g[t] - np.mean([h[t] for h in returns if len(h) > t]) for t in range(len(g))] for g in returns]
+
+
+def rewards_by_index(rewards):
+    """The second: each turn's reward minus its mean over those who had that turn, then summed from t on."""
+    centred = [[r[t] - np.mean([q[t] for q in rewards if len(q) > t]) for t in range(len(r))] for r in rewards]
+    return [np.cumsum(c[::-1])[::-1] for c in centred]
+
+
+def ours(baseline):
+    def form(rewards):
+        group = group_of(*[[1] * len(r) for r in rewards])
+        turns = {e.id: r for e, r in zip(group.episodes, rewards)}
+        section = {"rule": "turn", "baseline": baseline}
+        credits = credit(group, [Reward(sum(r)) for r in rewards], section, turn_rewards=turns)
+        return [c.advantages for c in credits]
+
+    return form
+
+
+def push(form, pays, p, members=3):
+    """Expected Σ_t A_t·∂ log π/∂θ of one member by exact enumeration of a group; p = 1/(1 + e^−θ)."""
+    chance = {1: 1 - p, 2: p * (1 - p), 3: p * p}
+    result = 0.0
+    for lengths in itertools.product((1, 2, 3), repeat=members):
+        told = form([pays[n] for n in lengths])
+        for n, advantage in zip(lengths, told):
+            score = [1 - p] * (n - 1) + [-p] * (n < 3)
+            result += np.prod([chance[m] for m in lengths]) * sum(a * s for a, s in zip(advantage, score)) / members
+    return result
+
+
+@pytest.mark.parametrize("p", [0.3, 0.5, 0.8])
+def test_case_a28_no_baseline_by_turn_number_which_the_choice_to_stop_would_move(p):
+    slope = p * (1 - p)  # dp/dθ
+    # d/dp of p(1 − p), and of 2: the true gradients; a mean over all three holds one third of oneself.
+    for world, truth in (("second", slope * (1 - 2 * p)), ("same", 0.0)):
+        for baseline, share in (("loo", 1.0), ("none", 1.0), ("mean", 2 / 3)):
+            assert push(ours(baseline), PAYS[world], p) == pytest.approx(share * truth, abs=1e-12), (world, baseline)
+    assert abs(push(rewards_by_index, PAYS["same"], p)) > 0.1  # it has the policy stop early
+    for biased in (returns_by_index, rewards_by_index):
+        found, share = push(biased, PAYS["second"], p), push(ours("mean"), PAYS["second"], p)
+        assert abs(found - share) > 0.005  # not in proportion: at the best policy, p = ½, it does not vanish
+
+
+def test_case_a28_by_hand():
+    """Two members, p = ½, "second": the true gradient is ¼·(1 − 2p) = 0, ½ of it with a mean that holds oneself."""
+    # By returns per number, turn 1: A = (R − R')/2, R = 1 with chance ¼ for exactly those who go on and then stop:
+    # E[A·(go − ½)] = ½·(¼·½) = 1/16 from turn 1. Turn 2, reached with chance ½ and with company in half of these cases:
+    # A = (R − R')/2, E[A·(go − ½)] = ½·(½·−½) = −1/8; times ¼: −1/32.
+    assert push(returns_by_index, PAYS["second"], 0.5, 2) == pytest.approx(1 / 16 - 1 / 32)
+    # By rewards per number turn 1 sees turn 2's reward without its mean: nothing of it is left.
+    assert push(rewards_by_index, PAYS["second"], 0.5, 2) == pytest.approx(-1 / 32)
+    assert push(ours("loo"), PAYS["second"], 0.5, 2) == pytest.approx(0)
 
 
 @pytest.mark.parametrize(

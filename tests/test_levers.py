@@ -276,6 +276,20 @@ def test_refills_are_bounded_and_what_is_still_dead_stays():
     assert (filled.metrics, len(asked)) == ({}, 1)
 
 
+def test_a_group_has_signal_where_the_rule_of_credit_says_so():
+    """Both members earn 1, one with its first turn and one with its second: episodes do not differ, turns do."""
+    group = Group("train/1/t0", Task("t0", "p"), tuple(episode(i, "t0", turns=(turn(), turn())) for i in range(2)))
+    per_turn = {e.id: earned for e, earned in zip(group.episodes, ([1.0, 0.0], [0.0, 1.0]))}
+    levers = Levers(recipe_of(levers={"refills": 1}), tasks_of(2))
+    by_turn = partial(tell_of(make_recipe({"credit": {"rule": "turn"}})), turn_rewards=per_turn)
+    assert levers.alive(group, rewards(1, 1), by_turn) and not levers.alive(group, rewards(1, 1), tell_of())
+    by_part = partial(tell_of(), part_weights={"right": 1.0, "short": 1.0})
+    parts = [Reward(1, {"right": 1, "short": 0}), Reward(1, {"right": 0, "short": 1})]
+    assert not levers.alive(group, parts, tell_of()) and not levers.alive(group, parts, by_part)  # z-scores cancel out
+    parts = [Reward(1, {"right": 1, "short": 0}), Reward(1, {"right": 1, "short": 1})]
+    assert levers.alive(group, parts, by_part)
+
+
 def tasks_of(num, **columns):
     return [Task(f"t{i}", "p", columns={k: v(i) for k, v in columns.items()}) for i in range(num)]
 
@@ -360,8 +374,9 @@ def test_the_latest_whole_success_is_remembered_by_where_it_is_stored():
     assert scored.success_of("t0") == (3, EpisodeId("train", 3, "t0", 0))
     levers.end_step(4, [group(2, "t0", 4)], [rewards(1, 0)])
     assert levers.success_of("t0") == (4, EpisodeId("train", 4, "t0", 0))
-    assert levers.alive(group(2, "t0", 5), rewards(0, 0)) and not levers.alive(group(2, "t1", 5), rewards(0, 0))
-    assert not levers.alive(group(2, "t0", 5), rewards(1, 1))
+    assert levers.alive(group(2, "t0", 5), rewards(0, 0), tell_of())
+    assert not levers.alive(group(2, "t1", 5), rewards(0, 0), tell_of())
+    assert not levers.alive(group(2, "t0", 5), rewards(1, 1), tell_of())
     assert levers.metrics([first], [rewards(1, 1)], 2) == {"replay/episodes": 2, "replay/tasks_known": 1}
 
 
@@ -545,6 +560,12 @@ TWICE = {"update": {"num_iterations": 2}}
     ("values", "sentence"),
     [
         ({"levers": {"refills": 2}, "credit": {"baseline": "none"}}, 'with credit.baseline = "none" nothing is compared'),
+        ({"levers": {"refills": 2}, "credit": {"rule": "value"}}, 'levers.refills = 2 is for groups whose members must'),
+        ({"levers": SIZES, "credit": {"rule": "value"}}, 'with credit.rule = "value" nothing is compared'),
+        ({"levers": SIZES, "credit": {"baseline": "none"}}, 'with credit.baseline = "none" nothing is compared'),
+        ({"levers": {"refills": 1}, "credit": {"rule": "distill", "teacher": "t"}}, 'with credit.rule = "distill" nothing'),
+        ({"levers": {"refills": 1}, "credit": {"rule": "turn", "turns": "information", "answer": "a"}},
+         'with credit.turns = "information" nothing is compared'),
         ({"levers": {"group_size_end": 8}}, "levers.group_size_end = 8 is rollout.group_size"),
         ({"levers": {"group_size_end": 1}}, "levers.group_size_end = 1: a group needs at least 2"),
         ({"levers": {"group_size_max": 16}}, "levers.group_size_max does nothing without levers.mixed_chance"),

@@ -72,6 +72,15 @@ def test_refills_end_although_nothing_has_signal(tmp_path, warm):
     assert metrics["groups/constant"] == 1 and metrics["success/sampled"] == 0
 
 
+def test_the_control_refills_by_its_coin(tmp_path, warm):
+    """Nobody succeeds, so that by rewards all groups would be replaced in both rounds; coins differ in seven of eight."""
+    rows = [{**row, "answer": "no"} for row in SHORT_ROWS]
+    changes = {"levers__refills": 2, "grpo__steps": 1, "grpo__random_reward": True}
+    with session_of(tmp_path, warm, rows, **changes) as session:
+        run_grpo(session)
+        assert session.run.step_metrics(1, "grpo")["refill/groups"] < 4
+
+
 def test_sizes_by_schedule_and_by_task(tmp_path, warm):
     with session_of(tmp_path / "a", warm, levers__group_size_end=2, grpo__steps=3) as session:
         run_grpo(session)

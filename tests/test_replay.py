@@ -121,6 +121,17 @@ def test_each_token_has_the_colour_of_its_advantage(tmp_path: Path) -> None:
     assert "".join(lines[3:5]) == "colour: advantage, green above 0, red below; strongest at ±1, the commit's largest"
 
 
+def test_what_continues_an_episode_shows_what_its_turns_weigh(tmp_path: Path) -> None:
+    with new_run(tmp_path) as run:
+        mine = episode(turn_of("1+1=", "a<end>"), turn_of("?", "b<end>"))
+        weights = np.array([0.0, 0.0, 1 / 3, 1 / 3])
+        credit = Credit(mine.id, np.full(4, 0.5), True, True, weights=weights)
+        run.commit_step(1, "grpo", [Group(mine.group_id, SUM, (mine,))], [[RIGHT]], [[credit]])
+        heads = [line for line in shown(run, width=120) if "turn" in line and "sampled ·" in line]
+    assert "advantage +0.5 · weight 0: trained elsewhere, or not at all " in heads[0]
+    assert "advantage +0.5 · weight 0.333 " in heads[1]
+
+
 def test_strength_is_a_share_of_the_largest_advantage_of_the_commit(tmp_path: Path) -> None:
     with new_run(tmp_path) as run:
         first, second = (episode(turn_of("1+1=", text), member=i) for i, text in enumerate(("2", "3")))
@@ -275,8 +286,8 @@ def test_states_of_another_version_are_not_read_with_this_one(tmp_path: Path) ->
 
 def test_cuts_faults_new_segments_and_branches_are_told(tmp_path: Path) -> None:
     state = {"x": 1}
-    turns = [turn_of("start", "go<end>", facts={"state": state, "num_surplus": 2}, events=("saved",), blobs={"screen": b"123"}),
-             turn_of("all anew", "on", new_segment=True, facts={"state": state, "cut": True}),
+    turns = [turn_of("start", "go<end>", facts={"state": state}, events=("saved",), blobs={"screen": b"123"}),
+             turn_of("all anew", "on", new_segment=True, facts={"state": state, "cut": True, "num_surplus": 2}),
              turn_of("more", "off<end>", agent="critic", facts={"state": state, "fault": "hang"})]  # fmt: skip
     fault = StopReason(StopKind.FAULT, "hang")
     mine = episode(*turns, stop=fault, branch_of=(EpisodeId("train", 1, "sums/1", 7), 2),

@@ -281,9 +281,6 @@ def test_b12_shaping():
     assert terms == pytest.approx([0.25, 0.31, -0.9])
     discounts = gamma ** np.arange(3)
     assert (discounts * (rewards + terms)).sum() - (discounts * rewards).sum() == pytest.approx(-0.2)  # −Φ(start)
-    # With Φ = 0 at the end all members of a group lose the same; an end that keeps its Φ turns it into partial credit.
-    assert advantages([1 - 0.2, 0 - 0.2], "gg", baseline="mean") == pytest.approx([0.5, -0.5])
-    assert advantages([1 + 0.9 - 0.2, 0 + 0.1 - 0.2], "gg", baseline="mean") == pytest.approx([0.9, -0.9])
 
 
 def test_b12_shaped_rewards_must_be_discounted_by_the_same_factor():
@@ -303,6 +300,35 @@ def test_b12_what_is_paid_on_every_visit_pays_for_loops():
     assert (found.success, found.total) == (False, pytest.approx(0.6))
     assert paid(*loops)[1] == 0.1  # the first time
     assert shaping([0.0, 0.1] * 6 + [0.0], 1.0).sum() == pytest.approx(0)
+
+
+def shaped(outcomes, *potentials):
+    """Totals of episodes at γ = 1; each potential is that at the start and after each turn."""
+    return [outcome + shaping(potential, 1.0).sum() for outcome, potential in zip(outcomes, potentials)]
+
+
+def test_b12_shaping_leaves_advantages_of_episodes_alone_exactly_where_all_start_alike():
+    outcomes, plain = [1.0, 0.0], [0.5, -0.5]
+    alike = [[0.2, 0.6, 0.9], [0.2, 0.5, 0.3, 0.1]]
+    assert shaped(outcomes, *alike) == pytest.approx([0.8, -0.2])  # all lose Φ(start), whatever they came by
+    assert advantages(shaped(outcomes, *alike), "gg", baseline="mean") == pytest.approx(plain)
+    # An end that kept its Φ, by the plain formula Φ′ − Φ, would turn it into partial credit: 1 + .7 and 0 − .1.
+    kept = [outcome + np.diff(potential).sum() for outcome, potential in zip(outcomes, alike)]
+    assert advantages(kept, "gg", baseline="mean") == pytest.approx([0.9, -0.9])
+    # Who starts elsewhere loses another Φ: 1 − .2 and 0 − .6.
+    apart = shaped(outcomes, alike[0], [0.6, 0.5, 0.3, 0.1])
+    assert advantages(apart, "gg", baseline="mean") == pytest.approx([0.7, -0.7])
+
+
+@given(start=st.floats(0, 1), data=st.data())
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_b12_whatever_the_potential_and_the_lengths(start, data):
+    ways = data.draw(st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=6), min_size=2, max_size=5))
+    outcomes = data.draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=len(ways), max_size=len(ways)))
+    group, potentials = "g" * len(ways), [[start, *way] for way in ways]
+    for baseline in ("mean", "loo"):
+        found = advantages(shaped(outcomes, *potentials), group, baseline=baseline)
+        assert found == pytest.approx(advantages(outcomes, group, baseline=baseline), abs=1e-9)
 
 
 def potential(gamma=0.9, **milestones):

@@ -146,6 +146,19 @@ def test_open_refuses_what_is_not_a_run(tmp_path: Path) -> None:
     assert writer_pid(tmp_path) is None  # the refused writer let go
 
 
+@pytest.mark.parametrize("weights", [None, [1.0, 1.0, 1.0], [0.0, 1 / 3, 1 / 3], [0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("advantages", [[0.5, 0.5, 0.5], [0.5, -0.25, 0.0]])
+def test_what_tokens_weighed_comes_back(run: Run, advantages: list[float], weights: list[float] | None) -> None:
+    turn = Turn([1], Sampled([1, 2, 3], [-0.5] * 3, 1.0, ((0, 0),), "stop"))
+    mine = Episode(EpisodeId("train", 1, "sum-1", 0), "g", (turn,), StopReason(StopKind.TERMINATED, "end_of_turn"))
+    credit = Credit(mine.id, np.array(advantages), True, True, weights=None if weights is None else np.array(weights))
+    run.commit_step(1, "grpo", [Group("g", TASK, (mine,))], [[Reward(1.0)]], [[credit]])
+    (stored,) = run.episodes("grpo", 1)
+    assert stored.credit is not None and stored.credit.advantages.tolist() == advantages
+    kept = stored.credit.weights
+    assert (None if kept is None else kept.tolist()) == (None if weights == [1.0] * 3 else weights)  # None: 1 each
+
+
 def test_episodes_come_back_exactly(run: Run) -> None:
     # case L6: stored transcript == trained transcript; case L7: raw rewards always kept
     rng = np.random.default_rng(0)

@@ -60,6 +60,26 @@ def test_b4_mt_grpo_pays_the_first_turn_to_the_first_turn_alone():
     assert first == pytest.approx([0.4, 0.5]) and second == pytest.approx([-0.4, -0.5])
 
 
+def test_mt_grpo_tells_an_episode_of_one_turn_its_whole_total():
+    """Nobody was called first there: it counts with its total among outcomes and with 0 among first turns, and is told A of
+    all totals, as its authors' code does."""
+    totals, per_turn = [1.2, 0.4, 1.0], [[0.2, 1.0], [0.4, 0.0], [1.0]]
+    first, second, single = told(
+        group_of(2, 2, 1), totals, per_turn, {"rule": "turn", "turns": "first", "baseline": "mean"}
+    )
+    # Outcomes 1, 0, 1: mean 2/3. First turns .2, .4, 0: mean .2. Totals: mean 13/15.
+    assert first == pytest.approx([1 / 3 + 0, 1 / 3]) and second == pytest.approx([-2 / 3 + 0.2, -2 / 3])
+    assert single == pytest.approx([1 - 13 / 15])
+    z = {"rule": "turn", "turns": "first", "baseline": "mean", "scale": "group", "std": "population", "delta": 1e-12}
+    first, second, single = told(group_of(2, 2, 1), totals, per_turn, z)
+    # Divided by √2/3, by √(.08/3) and by √(.3466667/3).
+    assert first == pytest.approx([0.707107, 0.707107], abs=1e-6)
+    assert second == pytest.approx([-1.414214 + 1.224745, -1.414214], abs=1e-6)
+    assert single == pytest.approx([0.392232], abs=1e-6)
+    # Where nobody calls anything, it is the rule `episode`.
+    assert [a.tolist() for a in told(group_of(1, 1), [1, 0], [[1], [0]], {"rule": "turn", "turns": "first"})] == [[1], [-1]]
+
+
 def test_b6_advantages_over_turns():
     assert gae([0, 0, 1], [0.3, 0.5, 0.8], 0.95, 0.9) == pytest.approx([0.543505, 0.431, 0.2])
     assert gae([0, 0, 1], [0, 0, 0], 1, 1).tolist() == [1, 1, 1]
@@ -125,12 +145,60 @@ def test_b14_sources_that_pay_on_other_scales_are_told_as_strongly():
         ({"rule": "value", "lam": 0.9, "lam_alpha": 0.05}, "keep one of them"),
         ({"rule": "value", "scale": "group"}, "has the value as its baseline"),
         ({"rule": "anchor", "anchor": "graph", "history": 2}, 'belong to credit.anchor = "returns"'),
+        ({"rule": "anchor", "anchor": "graph", "scale": "group"}, 'to A; set credit.scale = "none" instead of "group"'),
+        ({"rule": "anchor", "scale": "batch"}, 'must divide both alike; set credit.scale = "none" instead of "batch"'),
+        ({"rule": "anchor", "scale": "source"}, 'set credit.scale = "none" instead of "source"'),
+        ({"rule": "anchor", "history_weights": "k+2"}, 'credit.history_weights = "k+2" does nothing while credit.history'),
+        ({"rule": "branch", "scale": "group"}, 'credit.branches.form = "differences" is told in the units of the total'),
+        ({"rule": "branch", "std": "sample"}, 'credit.std = "sample" does nothing while credit.scale = "none"'),
+        ({"rule": "branch", "branches": {"form": "vine"}, "scale": "source"}, 'credit.branches.form = "vine" is told in'),
+        ({"rule": "branch", "branches": {"form": "treerl"}, "scale": "group"}, 'form = "treerl" is told in the units'),
+        ({"rule": "branch", "branches": {"form": "treerl"}, "baseline": "mean"}, 'set credit.baseline = "auto" instead of'),
+        ({"rule": "branch", "branches": {"form": "tree"}, "scale": "batch"}, "compares within the task and within"),
+        ({"rule": "branch", "branches": {"at": "uncertain", "uncertainty": 0, "chance": 0}}, "never branch"),
+        ({"rule": "turn", "turns": "process"}, 'takes mean and std of all steps of the group; set credit.scale = "group"'),
+        ({"rule": "turn", "turns": "process", "scale": "batch"}, 'set credit.scale = "group" instead of "batch"'),
+        ({"rule": "turn", "turns": "process", "scale": "group", "baseline": "none"}, 'set credit.baseline = "auto"'),
+        ({"rule": "turn", "turns": "first", "gamma": 0.9}, 'credit.gamma = 0.9 does nothing while credit.turns = "first"'),
+        ({"rule": "distill", "teacher": "t", "scale": "group"}, "without credit.outcome_weight does not look at rewards"),
+        ({"rule": "distill", "teacher": "t", "baseline": "mean"}, "without credit.outcome_weight does not look at rewards"),
     ],
 )  # fmt: skip
 def test_settings_that_do_nothing_are_refused(section, said):
     with pytest.raises(RecipeError) as error:
         make_recipe({"credit": section, "env": {"name": "calc"}})
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"credit": {"rule": "branch"}, "env": {"max_turns": 4}}, "credit.branches.every = 4 is never reached, for"),
+        ({"preset": "vineppo", "env": {"max_turns": 3}}, "ends every episode before; use at most 2"),
+        ({"credit": {"rule": "branch", "branches": {"at": "uncertain"}}, "env": {"max_turns": 1}}, "env.max_turns = 1"),
+        ({"credit": {"rule": "anchor", "anchor": "graph"}, "reward": {"potential": 1}},
+         "potential shaping with `anchor` credit of anchor = "),
+    ],
+)  # fmt: skip
+def test_what_the_rest_of_the_recipe_leaves_without_effect_is_refused(values, said):
+    with pytest.raises(RecipeError) as error:
+        make_recipe({**values, "env": {"name": "maze", **values.get("env", {})}})
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"rule": "turn", "turns": "process", "scale": "group", "std": "sample", "delta": 0.1},
+        {"rule": "turn", "turns": "first", "scale": "batch"},
+        {"rule": "anchor", "scale": "group", "history": 2, "history_weights": "k+2"},
+        {"rule": "branch", "scale": "group", "delta": 0.1, "branches": {"form": "tree"}},
+        {"rule": "branch", "baseline": "none"},
+        {"rule": "distill", "teacher": "t", "outcome_weight": 0.5, "scale": "group"},
+    ],
+)
+def test_settings_that_do_something_are_taken(section):
+    make_recipe({"credit": section, "env": {"name": "maze"}})
 
 
 def test_presets_of_turn_credit_expand_and_give_way_to_own_settings():

@@ -195,18 +195,30 @@ class Loop:
             self.levers.observe(new, judged)
             return new, judged
 
-        filled = refill(groups, rewards, self.recipe.levers.refills, self.levers.alive, more)
+        def alive(group: Group, row: Sequence[Reward]) -> bool:
+            judged, details = self.judged([group], [row])
+            tell = partial(assign, section=self.recipe.credit, rollout=self.recipe.rollout, **details)
+            return self.levers.alive(group, judged[0], tell)
+
+        filled = refill(groups, rewards, self.recipe.levers.refills, alive, more)
         return filled.groups, filled.rewards, {**filled.metrics, **spent}
+
+    def judged(
+        self, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]
+    ) -> tuple[Sequence[Sequence[Reward]], dict[str, Any]]:  # fmt: skip
+        """Rewards as credit sees them, and what it sees besides. The control's coin is one number for the episode: it must
+        not see turns and parts as they really were."""
+        if self.random_reward:
+            coins = [[_coin(self.recipe.seed, e.id, r) for e, r in zip(g.episodes, rs)] for g, rs in zip(groups, rewards)]
+            return coins, {}
+        return rewards, self.session.per_turn(groups, rewards)
 
     def update(
         self, step: int, groups: Sequence[Group], rewards: Sequence[Sequence[Reward]]
     ) -> tuple[list[list[Credit]], list[UpdateReport]]:
         """Credit, then `num_iterations` passes of `minibatches` optimizer steps over the batch."""
         recipe, beta = self.recipe, self.beta(step)
-        # The coin is one number for the episode: the control must not see turns and parts as they really were.
-        details = {} if self.random_reward else self.session.per_turn(groups, rewards)
-        if self.random_reward:
-            rewards = [[_coin(recipe.seed, e.id, r) for e, r in zip(g.episodes, rs)] for g, rs in zip(groups, rewards)]
+        rewards, details = self.judged(groups, rewards)
         if recipe.credit.turns == "information" and not self.random_reward:
             details["turn_rewards"] = self.informed(groups, rewards, details["turn_rewards"])
         penalty = self.kl_penalty(groups, beta) if beta and recipe.kl.place == "reward" else None
