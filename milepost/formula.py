@@ -127,8 +127,8 @@ def describe_advantage(recipe: Recipe) -> str:
                 "then ÷ std of the batch")  # fmt: skip
     if section.rule == "turn":
         if section.turns == "first":
-            return ("A of a token = A of all but the first turn's reward, + A of the first turn's reward for its own tokens; "
-                    "in an episode of one turn A of its total")  # fmt: skip
+            return ("A of a token = A of all but the first turn's reward, + A of the first turn's reward for its own tokens"
+                    "; in an episode of one turn A of its total")  # fmt: skip
         if section.turns == "process":
             return f"A of turn t = Σ from turn t on of (r − mean) / ({section.std} std) over all steps of the group"
         base = {"loo": "mean of the other members' returns", "mean": "mean return of the group", "none": "0"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from small import write_policy
 from test_world import GOAL, ROWS, Letters, histories, task
 
-from milepost.branching import is_uncertain, surprise
+from milepost.branching import branches_here, check_branches, is_uncertain, surprise
 from milepost.credit import assign
 from milepost.credit_sections import BranchSection, CreditSection
 from milepost.engines.base import SamplingSettings
@@ -26,7 +27,7 @@ from milepost.loss import policy_loss
 from milepost.models import load_model
 from milepost.recipe import make_recipe
 from milepost.sections import CorrectionSection, EnvSection, KlSection, LossSection, ModelSection, RolloutSection
-from milepost.types import Credit, Reward, Sampled, StopKind
+from milepost.types import Credit, EpisodeId, RecipeError, Reward, Sampled, StopKind, Turn
 from milepost.world import World, play_world
 
 
@@ -144,6 +145,26 @@ def test_uncertain_turns_are_chosen_the_same_way_again(policy):
     assert points[0] == points[1] and any(point for group in points[0] for point in group)
 
 
+def test_runs_of_another_seed_branch_elsewhere(policy):
+    """The same names, the same tokens: U is the run's own, and comes again with its seed."""
+    name, sampled = EpisodeId("train", 1, "k", 0), Sampled(np.zeros(1), np.zeros(1), 1.0, ((0, 0),), "stop")
+    turns = [Turn(np.zeros(1), sampled)]
+    section = BranchSection(at="uncertain")
+
+    def points(seed):
+        return [branches_here(section, SPEC, TASKS[0], name, turns * n, [], sampled, seed) for n in range(1, 30)]
+
+    assert points(1) == points(1) != points(2) and 5 < sum(points(1)) < 25
+
+
+def test_milestones_that_an_environment_does_not_have_are_no_branch_points():
+    section = CreditSection(rule="branch", branches={"at": "milestones"})
+    check_branches(section, SPEC)
+    with pytest.raises(RecipeError, match=r'^credit\.branches\.at = "milestones" .* letters has none; use "every"'):
+        check_branches(section, replace(SPEC, milestones=()))
+    check_branches(CreditSection(rule="branch"), replace(SPEC, milestones=()))
+
+
 def test_trunks_limits_who_branches(policy):
     (group,), _ = play(policy, [task(prompt="abc")], BranchSection(every=1, num=1, most=1, trunks=1), samples=3)
     assert {e.branch_of[0].member for e in group.episodes if e.branch_of} == {0}
@@ -173,28 +194,90 @@ def gradient(policy, batch, kind="plain"):
     return torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
 
 
-@pytest.mark.parametrize("executor", ["plain", "packed"])
-def test_the_gradient_of_a_tree_is_the_sum_over_its_root_to_leaf_paths(policy, played, executor):
-    """Plainly: each path is an episode of its own, with one advantage and the weight of its leaf; 1e-5 in float32."""
-    (group, _), _ = played
-    totals = [float(i % 3 == 0) for i, _ in enumerate(group.episodes)]
-    section = CreditSection(rule="branch", baseline="mean", branches={"form": "tree", "every": 2})
-    (credits,) = assign([group], [[Reward(t) for t in totals]], section, RolloutSection(truncated="score"))
-    tree = build_batch(group.episodes, credits, aggregate="constant", constant=10)
-    assert tree.num_events == sum(e.num_own for e in group.episodes)  # each token once
-    mean, owner = np.mean(totals), [e.branch_of[0] if e.branch_of else e.id for e in group.episodes]
-    value = [t - mean + t - np.mean([u for u, o in zip(totals, owner) if o == owner[i]]) for i, t in enumerate(totals)]
-    alone = [replace(e, branch_of=None) for e in group.episodes]
-    leaf = [float(c.weights[-1]) for c in credits]
-    paths = [
-        Credit(e.id, np.full(e.num_sampled, v), True, True, weights=np.full(e.num_sampled, w))
-        for e, v, w in zip(alone, value, leaf)
-    ]
-    # constant divides by the number of episodes: 2 trees there, len(alone) paths here.
-    plain = build_batch(alone, paths, aggregate="constant", constant=10)
-    expected = gradient(policy, plain) * len(alone) / 2
-    torch.testing.assert_close(gradient(policy, tree, executor), expected, rtol=1e-4, atol=1e-5)
-    assert expected.abs().max() > 1e-3
+def points_of(trunk, episodes):
+    """Where others continue from it, in order: [(turn, their positions in the group)]."""
+    found = {}
+    for i, e in enumerate(episodes):
+        if e.branch_of and e.branch_of[0] == episodes[trunk].id:
+            found.setdefault(e.branch_of[1], []).append(i)
+    return sorted(found.items())
+
+
+def value_of(trunk, episodes, totals):
+    """Expected total from the start, as a tree saw it: at each split all branches are as likely."""
+    value = totals[trunk]
+    for _, leaves in reversed(points_of(trunk, episodes)):
+        value = (value + sum(totals[i] for i in leaves)) / (1 + len(leaves))
+    return value
+
+
+def stretches_of(trunk, episodes, totals, form):
+    """By a form's definition alone: (what each stretch of the trunk is told, what a continuation from point k is told)."""
+    points = [leaves for _, leaves in points_of(trunk, episodes)]
+    below = [[trunk, *(i for leaves in points[k:] for i in leaves)] for k in range(len(points) + 1)]
+    if form == "treerl":  # V of a state: the mean below it of totals less all other leaves' mean; of the root: 0
+        less = [t - (sum(totals) - t) / (len(totals) - 1) for t in totals]
+        values = [0.0, *(np.mean([less[i] for i in leaves]) for leaves in below)]
+        return [2 * v - parent for parent, v in pairwise(values)], lambda i, k: 2 * less[i] - values[k + 1]
+    others = [value_of(i, episodes, totals) for i, e in enumerate(episodes) if not e.branch_of and i != trunk]
+    values = [np.mean(others), *(np.mean([totals[i] for i in leaves]) for leaves in points), totals[trunk]]
+    rivals = lambda i, k: [totals[j] for j in [*points[k], trunk] if j != i]  # noqa: E731
+    return [v - before for before, v in pairwise(values)], lambda i, k: totals[i] - np.mean(rivals(i, k))
+
+
+def paths_of(trunk, episodes, totals, form):
+    """The root-to-leaf paths of a tree, each an episode of its own: (episode, weight of its leaf, told per turn)."""
+    points = points_of(trunk, episodes)
+    turns = [0, *(turn for turn, _ in points), len(episodes[trunk].turns)]
+    tree = [trunk, *(i for _, leaves in points for i in leaves)]
+    for leaf in tree:
+        episode = episodes[leaf]
+        own = episode.branch_of[1] if episode.branch_of else turns[-1]
+        weight = np.prod([1 / (1 + len(leaves)) for turn, leaves in points if turn <= own])
+        if form == "vine":  # continuations measure
+            weight = float(leaf == trunk)
+        if form == "tree":
+            told = [2 * totals[leaf] - np.mean(totals) - np.mean([totals[i] for i in tree])] * len(episode.turns)
+        else:
+            steps, after = stretches_of(trunk, episodes, totals, form)
+            told = [step for step, last, first in zip(steps, turns[1:], turns) for _ in range(first, min(last, own))]
+            told += [after(leaf, turns.index(own) - 1)] * (len(episode.turns) - own) if leaf != trunk else []
+        yield replace(episode, branch_of=None), float(weight), told
+
+
+@pytest.fixture(scope="module")
+def grown(policy):
+    """Two groups of three trees that branch at different turns, some of them not at all."""
+    by_chance = BranchSection(at="uncertain", num=2, most=2, chance=0.3, uncertainty=0)
+    groups, _ = play(policy, TASKS, by_chance, samples=3, seed=1)
+    shapes = {tuple(turn for turn, _ in points_of(i, g.episodes)) for g in groups for i in range(3)}
+    assert len(shapes) > 2 and max(map(len, shapes)) == 2
+    return groups
+
+
+@pytest.mark.parametrize(
+    ("form", "executor"),
+    [("differences", "plain"), ("vine", "packed"), ("tree", "plain"), ("tree", "packed"), ("treerl", "packed")],
+)
+def test_the_gradient_of_a_tree_is_the_sum_over_its_root_to_leaf_paths(policy, grown, form, executor):
+    """1e-5 in float32. The plain side knows nothing of trees: episodes, a number per turn, and a weight for each."""
+    totals = [[float(i % 3 == 0) + (i % 4) / 4 for i, _ in enumerate(g.episodes)] for g in grown]
+    section = CreditSection(rule="branch", baseline="mean" if form == "tree" else "auto", branches={"form": form})
+    credits = assign(grown, [[Reward(t) for t in some] for some in totals], section, RolloutSection(truncated="score"))
+    episodes = [e for g in grown for e in g.episodes]
+    tree = build_batch(episodes, [c for row in credits for c in row], aggregate="constant", constant=10)
+    # Each token is trained once; as a measure alone, not at all.
+    assert tree.num_events == sum(e.num_own for e in episodes if not e.branch_of or form != "vine")
+    paths = [path for g, some in zip(grown, totals) for i in range(3) for path in paths_of(i, g.episodes, some, form)]
+    plain = []
+    for e, weight, told in paths:
+        advantages = np.repeat(told, [len(turn.sampled.ids) for turn in e.turns])
+        plain.append(Credit(e.id, advantages, weight > 0, True, weights=np.full(e.num_sampled, weight)))
+    batch = build_batch([e for e, _, _ in paths], plain, aggregate="constant", constant=10)
+    # `constant` divides by the number of episodes: six trees there, as many as there are paths here.
+    expected = gradient(policy, batch) * sum(c.trained for c in plain) / 6
+    torch.testing.assert_close(gradient(policy, tree, executor), expected, rtol=0, atol=1e-5)
+    assert expected.abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("aggregate", ["token_mean", "sequence_mean", "constant", "prompt_mean"])
