@@ -25,6 +25,7 @@ RULES = {
     "graph": {"rule": "anchor", "anchor": "graph", "gamma": 0.95},
     "branch": {"rule": "branch", "branches": {"every": 1, "num": 2, "most": 2, "trunks": 4}},
     "vine": {"rule": "branch", "branches": {"form": "vine", "every": 1, "num": 1}},
+    "treerl": {"rule": "branch", "branches": {"form": "treerl", "every": 1, "num": 1}},
     "value": {"rule": "value", "value_warmup": 1},
     "critic": {"rule": "value", "value_warmup": 1, "critic": "model"},
 }
@@ -58,16 +59,19 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, rule):
         assert all(m["value/loss"] >= 0 for m in found)
 
 
-@pytest.mark.parametrize("preset", ["gigpo", "hgpo", "vineppo", "tree_grpo"])
+@pytest.mark.parametrize("preset", ["mt_grpo", "gigpo", "hgpo", "vineppo", "tree_grpo", "treerl"])
 def test_every_preset_of_episodes_trains(tmp_path, preset):
+    """And the form of branches that is no preset."""
     made = recipe(tmp_path, grpo__steps=2, sft__steps=30, eval__every=9, tasks__validation=4, tasks__test=4,
                   rollout__prompts_per_step=4).model_dump(exclude_defaults=True)  # fmt: skip
     branches = {"credit": {"branches": {"every": 1}}} if preset in ("vineppo", "tree_grpo") else {}
-    with open_session(make_recipe({**made, **branches, "preset": preset}), quiet=True) as session:
+    chosen = {"credit": RULES["treerl"]} if preset == "treerl" else {"preset": preset, **branches}
+    with open_session(make_recipe({**made, **chosen}), quiet=True) as session:
         run_pipeline(session, stages=("sft", "grpo"))
         assert session.run.metrics("updates/stepped", "grpo") == [(1, 1.0), (2, 1.0)]
         metrics = session.run.step_metrics(2, "grpo")
-    assert metrics["grad_norm"] > 0 and ("branch/tokens" in metrics) == (preset in ("vineppo", "tree_grpo"))
+    assert metrics["grad_norm"] > 0
+    assert ("branch/tokens" in metrics) == (preset in ("vineppo", "tree_grpo", "treerl"))
 
 
 @pytest.mark.nightly
