@@ -118,7 +118,7 @@ def test_demonstrators_slip_and_only_where_they_should() -> None:
     tasks = [Task(f"k{i}", row["prompt"], columns=row) for i, row in enumerate(rows)]
     shown = [play_script(panels.CORRIDOR_SPEC, task, panels.corridor_slips) for task in tasks]
     right = sum(panels.CORRIDOR_SPEC.goal.holds(t, {}, p.final_state) for t, p in zip(tasks, shown))
-    assert 210 < right < 270  # .6 of 400 within three standard deviations
+    assert 130 < right < 190  # .4 of 400 within three standard deviations
     elsewhere = [step.text for played in shown for i, step in enumerate(played.steps) if i != 4]
     assert all(0.22 < elsewhere.count(way) / len(elsewhere) < 0.28 for way in "abcd")
     assert [s.text for s in shown[0].steps] == [

@@ -152,8 +152,9 @@ def _as_played(spec: EnvSpec) -> EnvSpec:
 
 
 CORRIDOR_SPEC, MAZE_SPEC = _as_played(corridor.SPEC), _as_played(maze.SPEC)
-CORRIDOR_SLIPS, MAZE_SLIPS = 0.4, 0.3
-"""Chance of a slip: at the door that decides, and at every step through a maze."""
+CORRIDOR_SLIPS, MAZE_SLIPS = 0.6, 0.3
+"""Chance of a slip: at the door that decides, and at every step through a maze. With 0.4 plain
+`episode` went from 65 % to 88 % in half of its steps: little was left in which another rule could differ."""
 
 
 def corridor_slips(task: Task, world: Environment) -> Iterator[str]:
