@@ -79,12 +79,27 @@ def sampled_episodes(folder, spec, words, *, params=None, max_turns=12, steps=12
 
 
 def check_tokens(session, episodes):
-    """The recorded log-probs are those of the stored history: what was sampled is what would be trained."""
-    for episode in episodes[:10]:
-        seen = np.zeros(0, np.int32)
-        for turn in episode.turns:
-            seen = turn.context_ids if turn.new_segment else np.concatenate([seen, turn.context_ids])
-            whole = np.concatenate([seen, turn.sampled.ids])
-            (scored,) = session.sampler.score([(whole, len(seen), 1.0)])
-            np.testing.assert_allclose(scored, turn.sampled.logprobs, rtol=0, atol=3e-4)
-            seen = whole
+    """The recorded log-probs of all sampled tokens are those of the stored histories: what was sampled is what would be
+    trained. Each history is read once, whole."""
+    histories = [history for episode in episodes for history in histories_of(episode)]
+    sequences = [(np.concatenate(pieces), len(pieces[0]), 1.0) for pieces, _ in histories]
+    num_checked = 0
+    for (pieces, recorded), scored in zip(histories, session.sampler.score(sequences), strict=True):
+        whole = np.concatenate([np.zeros(len(pieces[0]), np.float32), scored])
+        ends = np.cumsum([len(piece) for piece in pieces])[1::2]  # of what was sampled: every other piece
+        found = [whole[end - len(some) : end] for end, some in zip(ends, recorded, strict=True)]
+        np.testing.assert_allclose(np.concatenate(found), np.concatenate(recorded), rtol=0, atol=3e-4)
+        num_checked += sum(map(len, recorded))
+    assert num_checked == sum(len(turn.sampled.ids) for episode in episodes for turn in episode.turns) >= len(episodes)
+
+
+def histories_of(episode):
+    """Of each history that it had: (context, sampled, context, sampled, …), log-probs of what was sampled."""
+    found = []
+    for turn in episode.turns:
+        if turn.new_segment or not found:
+            found.append(([], []))
+        pieces, logprobs = found[-1]
+        pieces += [turn.context_ids, turn.sampled.ids]
+        logprobs.append(turn.sampled.logprobs)
+    return found
