@@ -51,7 +51,7 @@ def read_gold(gold: Any, *, rel_tol: float | None = None, abs_tol: float | None 
     if isinstance(gold, str):
         try:
             gold = json.loads(gold)
-        except ValueError:
+        except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, nested too deeply
             raise BadGold("the gold is text, but not JSON") from None
     if not isinstance(gold, Mapping):
         raise BadGold(f"a gold for code is a table with tests, not {type(gold).__name__}")
@@ -65,10 +65,15 @@ def read_gold(gold: Any, *, rel_tol: float | None = None, abs_tol: float | None 
     shown = [isinstance(test, Mapping) and bool(test.get("visible")) for test in tests]
     order = sorted(range(len(tests)), key=lambda i: not shown[i])
     plain = [test["test"] if kind == "assertions" and isinstance(test, Mapping) else test for test in tests]
-    rel_tol, abs_tol = gold.get("rel_tol", rel_tol), gold.get("abs_tol", abs_tol)
+    rel_tol, abs_tol = (
+        _tolerance(gold.get(name, usual), name) for name, usual in (("rel_tol", rel_tol), ("abs_tol", abs_tol))
+    )
+    blanks = gold.get("blanks", blanks)
+    if blanks not in ("trailing", "any"):
+        raise BadGold(f'blanks {str(blanks)[:60]!r} is neither "trailing" nor "any"')
     rule = Rule(exact=exact_types)
     if rel_tol is not None or abs_tol is not None:
-        rule = Rule(float(rel_tol or 0.0), float(abs_tol or 0.0), stated=True, exact=exact_types)
+        rule = Rule(rel_tol or 0.0, abs_tol or 0.0, stated=True, exact=exact_types)
     return Problem(
         kind,
         tuple(_literals(plain[i]) for i in order),
@@ -79,8 +84,16 @@ def read_gold(gold: Any, *, rel_tol: float | None = None, abs_tol: float | None 
         solution=_first(gold, "solution", "canonical_solution", "code"),
         in_place=bool(gold.get("in_place")),
         rule=rule,
-        blanks=str(gold.get("blanks", blanks)),
+        blanks=blanks,
     )
+
+
+def _tolerance(given: Any, name: str) -> float | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1e300:
+        raise BadGold(f"{name} {str(given)[:60]!r} is no number, 0 or more")
+    return float(given)
 
 
 def _first(gold: Mapping[str, Any], *names: str) -> str:
@@ -89,7 +102,9 @@ def _first(gold: Mapping[str, Any], *names: str) -> str:
 
 def _list_tests(gold: Mapping[str, Any]) -> list[Any]:
     if "inputs" in gold and "outputs" in gold:
-        inputs, outputs = list(gold["inputs"]), list(gold["outputs"])
+        inputs, outputs = gold["inputs"], gold["outputs"]
+        if not isinstance(inputs, (list, tuple)) or not isinstance(outputs, (list, tuple)):
+            raise BadGold("inputs and outputs must be lists, one entry per test")
         if len(inputs) != len(outputs):
             raise BadGold(f"the gold has {len(inputs)} inputs but {len(outputs)} outputs")
         names = ("args", "expected") if gold.get("fn_name") or gold.get("entry_point") else ("input", "output")
