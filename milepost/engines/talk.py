@@ -89,28 +89,34 @@ class RaggedMemory(ForkedMemory):
         self.suffix_B = np.append(self.suffix_B, 0)
         return len(self.prompt_B) - 1
 
+    def lengths_of(self, rows: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Of each row, the tokens it shares and its own."""
+        return self.lengths_N[self.prompt_B[list(rows)]], self.suffix_B[list(rows)]
+
     def extended(
         self, index: int, rows: Sequence[int], count: np.ndarray, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One layer's keys and values [n, K, L + m, D]: all that the rows have seen, zeros behind what is shorter than the
-        longest, then the new ones [n, K, m, D]. Of these the last count[i] are kept as row i's own; `grow` counts them.
+        """One layer's keys and values [n, K, P + S + m, D]: what the rows share, padded to the longest, then their own,
+        padded as well, then the new ones [n, K, m, D]. Of these the last count[i] are kept as row i's own; `grow` counts
+        them.
 
         A past is copied here alone, and one layer at a time.
         """
         layer, width = self.layers[index], key.shape[2]
-        shared, own = self.lengths_N[self.prompt_B[list(rows)]], self.suffix_B[list(rows)]
-        longest = int((shared + own).max())
+        shared, own = self.lengths_of(rows)
         self._reserve(layer, key, len(self.prompt_B), int((own + count).max()))
-        blocks = (layer.prompt_k, layer.suffix_k, key), (layer.prompt_v, layer.suffix_v, value)
+        prompt, row = (torch.from_numpy(which).to(self.device) for which in (self.prompt_B[list(rows)], np.array(rows)))
+        # One entry per new token: its place among the n rows, in `new`, and behind its row's own tokens.
+        place = np.repeat(np.arange(len(rows)), count)
+        nth = np.concatenate([np.arange(m) for m in count])
+        where = place, nth + (width - count)[place], nth + own[place]
+        at, column, to = (torch.from_numpy(x).to(self.device) for x in where)
         result = []
-        for prompts, suffixes, new in blocks:
-            whole = new.new_zeros(len(rows), new.shape[1], longest + width, new.shape[3])
-            for i, (row, p, t, m) in enumerate(zip(rows, shared, own, count)):
-                whole[i, :, :p] = prompts[self.prompt_B[row], :, :p]
-                whole[i, :, p : p + t] = suffixes[row, :, :t]  # type: ignore[index]
-                suffixes[row, :, t : t + m] = new[i, :, width - m :]  # type: ignore[index]
-            whole[:, :, longest:] = new
-            result.append(whole)
+        for prompts, suffixes, new in ((layer.prompt_k, layer.suffix_k, key), (layer.prompt_v, layer.suffix_v, value)):
+            assert suffixes is not None, "_reserve has made it"
+            parts = prompts[prompt, :, : int(shared.max())], suffixes[row, :, : int(own.max())], new
+            result.append(torch.cat(parts, 2))
+            suffixes[row[at], :, to] = new[at, :, column]
         return result[0], result[1]
 
     def grow(self, rows: Sequence[int], count: np.ndarray) -> None:
@@ -181,19 +187,19 @@ class RaggedMemory(ForkedMemory):
 class _PastLayer(DynamicLayer):
     """A cache layer that keeps what is new in a `RaggedMemory`, and shows the past from there."""
 
-    def __init__(self, memory: RaggedMemory, index: int, rows: Sequence[int], start: np.ndarray, count: np.ndarray):
+    def __init__(self, memory: RaggedMemory, index: int, rows: Sequence[int], past: int, count: np.ndarray):
         super().__init__()
-        self.memory, self.index, self.rows, self.count, self.longest = memory, index, rows, count, int(start.max())
+        self.memory, self.index, self.rows, self.count, self.past = memory, index, rows, count, past
         self.is_initialized = True
 
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         return self.memory.extended(self.index, self.rows, self.count, key_states, value_states)
 
     def get_seq_length(self) -> int:
-        return self.longest
+        return self.past
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.longest + query_length, 0
+        return self.past + query_length, 0
 
 
 def _placed(block: torch.Tensor, x: torch.Tensor, index: int, longest: int) -> torch.Tensor:
@@ -355,13 +361,14 @@ class Conversation:
         start, whole = (np.array([len(x.ids) for x in items]) for items in (known, requests))
         count, width = whole - start, int((whole - start).max())
         rows = [episode.row for episode in known]
-        num_layers = len(self.memory.layers)
-        layers: list[Any] = [_PastLayer(self.memory, index, rows, start, count) for index in range(num_layers)]
+        shared, own = self.memory.lengths_of(rows)
+        past = int(shared.max() + own.max())
+        layers: list[Any] = [_PastLayer(self.memory, index, rows, past, count) for index in range(len(self.memory.layers))]
         tokens = np.zeros((len(known), width), np.int64)
         for row, request in enumerate(requests):
             tokens[row, width - count[row] :] = request.ids[start[row] :]
         positions = np.maximum(0, whole[:, None] - width + np.arange(width))
-        mask = _extension_mask(start, count, self.engine.model.dtype) if len(known) > 1 else None
+        mask = _extension_mask(shared, own, count, self.engine.model.dtype) if len(known) > 1 else None
         logits = self.engine.forward(
             torch.from_numpy(tokens).to(device), torch.from_numpy(positions).to(device), Cache(layers=layers),
             None if mask is None else mask.to(device),
@@ -369,16 +376,16 @@ class Conversation:
         self.memory.grow(rows, count)
         for episode, request in zip(known, requests):
             episode.ids = request.ids
-        self._count_extension(start, count, time.perf_counter() - began)
+        self._count_extension(past, count, time.perf_counter() - began)
         return logits
 
-    def _count_extension(self, start: np.ndarray, count: np.ndarray, seconds: float) -> None:
+    def _count_extension(self, past: int, count: np.ndarray, seconds: float) -> None:
         """Padding is executed work; what is prefilled is what is new."""
         counters, width = self.engine.counters, int(count.max())
         padded = len(count) * width
         counters.linear_tokens += padded
         counters.prefill_tokens += int(count.sum())
-        counters.attention_pairs += padded * int(start.max()) + len(count) * width * (width + 1) // 2
+        counters.attention_pairs += padded * past + len(count) * width * (width + 1) // 2
         counters.head_positions += len(count) if self.engine._facts().keeps_last else padded
         counters.prefill_seconds += seconds
 
@@ -511,15 +518,16 @@ class PlainConversation:
         """Nothing is kept between turns."""
 
 
-def _extension_mask(start: np.ndarray, count: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """[n, 1, m, L + m]: 0 where a new token sees a past or a new one, the least number elsewhere. start, count: of each
-    row, its past and its new tokens. A padding token sees itself, so that no row of scores is empty."""
-    width, longest = int(count.max()), int(start.max())
+def _extension_mask(shared: np.ndarray, own: np.ndarray, count: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """[n, 1, m, P + S + m]: 0 where a new token sees a past or a new one, the least number elsewhere. shared, own, count:
+    of each row, the tokens of its prompt, its own, and its new ones. A padding token sees itself, so that no row of scores
+    is empty."""
+    width = int(count.max())
     at = np.arange(width)
     real = at >= width - count[:, None]
-    past = real[:, :, None] & (np.arange(longest) < start[:, None, None])
+    past = [real[:, :, None] & (np.arange(int(lengths.max())) < lengths[:, None, None]) for lengths in (shared, own)]
     new = (at[:, None] >= at) & real[:, None, :] & real[:, :, None] | np.eye(width, dtype=bool)
-    seen = torch.from_numpy(np.concatenate([past, new], 2))[:, None]
+    seen = torch.from_numpy(np.concatenate([*past, new], 2))[:, None]
     return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
 
 
