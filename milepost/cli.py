@@ -150,6 +150,10 @@ def _run_commands(commands: argparse._SubParsersAction) -> None:
         command = commands.add_parser(name, help=text)
         command.add_argument("folder", help="run directory")
         command.set_defaults(run=function)
+    command = commands.add_parser("control", help="what a finished run's warm start becomes without GRPO, at equal cost")
+    command.add_argument("folder", help="run directory")
+    command.add_argument("--random", action="store_true", help="GRPO on coin-toss rewards as well")
+    command.set_defaults(run=run_control)
 
 
 def _episode_commands(commands: argparse._SubParsersAction) -> None:
@@ -265,6 +269,13 @@ def run_resume(args: argparse.Namespace) -> int:
     with open_session(recipe, resume=Path(args.folder), stages=stages) as session:
         run_pipeline(session, stages=stages)
     return _finished(session.run.path)
+
+
+def run_control(args: argparse.Namespace) -> int:
+    from milepost.stages.controls import CONTROLS, add_controls
+
+    add_controls(args.folder, CONTROLS if args.random else CONTROLS[:1])
+    return _finished(Path(args.folder))
 
 
 def _finished(path: Path) -> int:

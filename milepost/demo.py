@@ -11,18 +11,14 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from milepost.checkpoint import latest
 from milepost.evaluate import EvalReport, standard_bar
 from milepost.health.preflight import preflight
 from milepost.launch import open_session
 from milepost.progress import say
 from milepost.recipe import load_recipe
 from milepost.report import show, write_report
-from milepost.stages.compare import cpu_of
-from milepost.stages.grpo import run_grpo
+from milepost.stages.controls import run_controls
 from milepost.stages.pipeline import run_pipeline
-from milepost.stages.session import Session, load_weights
-from milepost.stages.sft import run_sft
 
 RECIPE = Path(__file__).with_name("demo.toml")
 PREFLIGHT_TASKS = 16
@@ -52,25 +48,6 @@ def demo(overrides: Sequence[str], *, controls: bool) -> int:
             reports |= run_controls(session)
     tell(session.run.path, reports)
     return 0
-
-
-def run_controls(session: Session) -> dict[str, EvalReport]:
-    """Both controls from the same warm start, each for the CPU-seconds GRPO used, processes that score included; tested on
-    the same tasks and noise."""
-    budget = cpu_of(session.run, "grpo") or 0.0
-    start = latest(session.run.checkpoints / "sft", warn=say)
-    assert start is not None, "the demo's recipe has a warm start"
-    reports = {}
-    for stage in ("control-sft", "control-random"):
-        say(f"{stage}: {budget:.0f} CPU-seconds, as many as GRPO used")
-        load_weights(session.policy, start / "model")
-        session.sampler.load(0)
-        if stage == "control-sft":
-            run_sft(session, stage=stage, cpu_seconds=budget)
-        else:
-            run_grpo(session, stage=stage, cpu_seconds=budget, random_reward=True)
-        reports[stage] = session.evaluate("test", session.run.last_step(stage) or 0, stage=stage)
-    return reports
 
 
 def tell(run: Path, reports: dict[str, EvalReport]) -> None:

@@ -46,7 +46,7 @@ LAYERS = [
      "health.tapes", "health.leftovers", "health.contract", "health.told", "health.family_audit", "health.replays",
      "health.env_check"],
     ["launch"],
-    ["stages.compare", "stages.trials", "stages.sweep", "stages.ablate"],
+    ["stages.compare", "stages.controls", "stages.trials", "stages.sweep", "stages.ablate"],
     ["lab.panels", "lab.arms", "lab.runs", "lab.credit", "lab.table"],
     ["report", "ablation_report", "lab.page", "lab.command", "bench", "bench_sandbox", "bench_verify",
      "info", "init", "explain", "demo", "play",

@@ -9,8 +9,8 @@ import pytest
 import torch
 from small import small_session, sorting_rows, write_policy
 
-from milepost.demo import run_controls
 from milepost.evaluate import paired, standard_bar
+from milepost.stages.controls import run_controls
 from milepost.stages.pipeline import run_pipeline
 
 RECIPE = {

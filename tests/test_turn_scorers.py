@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from milepost.cli import main
 from milepost.credit import assign
-from milepost.demo import run_controls
 from milepost.health.order import check_order
 from milepost.launch import open_session
 from milepost.recipe import make_recipe
@@ -26,6 +25,7 @@ from milepost.rescore import judge_again, new_recipe, rescore
 from milepost.reward import Grader
 from milepost.reward_spec import EnvGrader, judge, make_reward, turn_rewards
 from milepost.stages.compare import compare_run, cpu_of
+from milepost.stages.controls import run_controls
 from milepost.stages.grpo import Loop
 from milepost.stages.pipeline import run_pipeline
 from milepost.store import Run
