@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -227,6 +228,25 @@ def test_processes_are_limited_and_none_is_left(box: Sandbox) -> None:  # case D
             threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     """
     assert "can't start new thread" in run(box, threads).err
+
+
+@linux
+def test_packages_that_are_installed_below_tmp_are_there_to_the_last_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:
+        Path(home).chmod(0o755)
+        package = Path(home, "inventory")
+        package.mkdir()
+        code = "import pathlib\n\ndef read():\n    return pathlib.Path(__file__).with_name('data').read_text()\n"
+        Path(package, "__init__.py").write_text(code)
+        Path(package, "late.py").write_text("word = 'late'\n")
+        Path(package, "data").write_text("seven")
+        monkeypatch.syspath_prepend(home)
+        with Sandbox(1, limits=LIMITS, packages=("inventory",)) as box:
+            ran = run(box, "import inventory\nprint(inventory.read())\nfrom inventory import late\nprint(late.word)")
+            assert ran.out == "seven\nlate\n", ran.err
+            spoil = f"import os\nopen('/tmp/mine', 'w').write('x')\nopen({str(package / 'data')!r}, 'w').write('nine')"
+            assert "Error" in run(box, spoil).err and Path(package, "data").read_text() == "seven"
+            assert run(box, "import os; print(os.path.exists('/tmp/mine'))").out == "False\n"
 
 
 ENVIRONMENT = {"PATH", "HOME", "LANG", "LC_ALL", "USER", "TMPDIR", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",

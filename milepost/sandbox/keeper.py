@@ -191,7 +191,7 @@ class Keeper:
         try:
             if not self.namespaces:
                 self.become_program(given, limits, line, status, folder)
-            walls.private_tmp(limits["tmp_mb"])
+            walls.private_tmp(limits["tmp_mb"], self.facts["hidden"])
             program = os.fork()
             if program == 0:
                 self.become_program(given, limits, line, status, folder)

@@ -102,7 +102,7 @@ def _enter(control: socket.socket, asks: socket.socket, config: dict, facts: dic
     except PermissionError:
         privileged = False
     if privileged:
-        _furnish(config)
+        facts["hidden"] = _furnish(config)
     walls.unshare(walls.NEW_USER)
     asks.sendall(b"p" if privileged else b"u")
     mapped = asks.recv(10).decode()
@@ -115,7 +115,7 @@ def _enter(control: socket.socket, asks: socket.socket, config: dict, facts: dic
         raise OSError("the user namespace's maps could not be written")
     if not privileged:
         walls.unshare(walls.ALL_BUT_USER_AND_PID)
-        _furnish(config)
+        facts["hidden"] = _furnish(config)
     walls.die_with_parent(parent)
     walls.unshare(walls.NEW_PID)
     if pid := os.fork():
@@ -130,9 +130,10 @@ def _enter(control: socket.socket, asks: socket.socket, config: dict, facts: dic
     Keeper(control, facts).serve()
 
 
-def _furnish(config: dict[str, Any]) -> None:
+def _furnish(config: dict[str, Any]) -> list[str]:
     socket.sethostname("sandbox")
-    walls.build_root(config["folders"], config["links"], config["covers"], config["package_parts"], config["devices"])
+    shown = (config[name] for name in ("folders", "links", "covers", "package_parts", "devices"))
+    return walls.build_root(*shown)
 
 
 def main() -> None:

@@ -71,11 +71,18 @@ def make_read_only(target: str, extra: int = 0) -> None:
     mount("none", target, None, REMOUNT | BIND | READ_ONLY | NO_SUID | kept | extra)
 
 
-def build_root(folders: list[str], links: dict[str, str], covers: list[str], parts: list[str], devices: list[str]) -> None:
+PRIVATE_FOLDERS = ("/tmp", "/dev/shm")
+_ASIDE = "/.aside"
+
+
+def build_root(
+    folders: list[str], links: dict[str, str], covers: list[str], parts: list[str], devices: list[str]
+) -> list[str]:
     """This process' mount namespace becomes an empty, read-only root with the folders in it, read-only, at their own paths.
 
     `covers` are hidden by empty folders, then `parts` are mounted, perhaps within these. /tmp is an empty folder on which
-    each program gets a mount of its own.
+    each program gets a mount of its own. → the paths that this will hide, as of an interpreter that is installed there;
+    they are kept aside for `private_tmp`.
     """
     real = {path: os.path.realpath(path) for path in (*folders, *parts, *devices)}
     mount("none", "/", None, RECURSIVE | PRIVATE)
@@ -96,13 +103,17 @@ def build_root(folders: list[str], links: dict[str, str], covers: list[str], par
     for path, target in links.items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(target, path)
-    for path in ("/tmp", "/dev/shm", "/etc"):
+    for path in (*PRIVATE_FOLDERS, "/etc"):
         os.makedirs(path, exist_ok=True)
     Path("/etc/passwd").write_text(f"sandbox:x:{INSIDE_ID}:{INSIDE_ID}::/tmp:/bin/false\n")
     Path("/etc/group").write_text(f"sandbox:x:{INSIDE_ID}:\n")
+    hidden = [path for path in (*folders, *parts) if path.startswith(tuple(f"{own}/" for own in PRIVATE_FOLDERS))]
+    for path in hidden:
+        _show(path, _ASIDE + path, NO_DEV)
     check(linux().umount2(b"/old", DETACH), "umount")
     os.rmdir("/old")
     make_read_only("/")
+    return hidden
 
 
 def _show(source: str, path: str, extra: int) -> None:
@@ -115,12 +126,15 @@ def _show(source: str, path: str, extra: int) -> None:
     make_read_only(path, extra)
 
 
-def private_tmp(megabytes: int) -> None:
-    """A new mount namespace with an empty /tmp of limited size; /dev/shm is the same folder."""
+def private_tmp(megabytes: int, hidden: list[str]) -> None:
+    """A new mount namespace with an empty /tmp of limited size; /dev/shm is the same folder. What of the runtime it would
+    hide stands in it again, read-only."""
     unshare(NEW_MOUNT)
     options = f"size={megabytes}m,nr_inodes=4096,mode=700,uid={INSIDE_ID},gid={INSIDE_ID}"
     mount("tmpfs", "/tmp", "tmpfs", NO_SUID | NO_DEV | NO_EXEC, options)
     mount("/tmp", "/dev/shm", None, BIND)
+    for path in hidden:
+        _show(_ASIDE + path, path, NO_DEV)
 
 
 def write_maps(pid: int, privileged: bool) -> str:
