@@ -1,6 +1,6 @@
-"""Runs the nightly tests and keeps what they found: docs/evidence/DATE.json. Exits as pytest does.
+"""Runs the nightly tests and keeps what they found: docs/evidence/DATE.json (DATE-HHMM.json if there is one).
 
-Extra arguments go to pytest, for example `-k demo`. What was skipped, whole files that miss a package among it, is listed
+Exits as pytest does. Extra arguments go to pytest, for example `-k demo`. What was skipped, whole files that miss a package among it, is listed
 with its reason, in the evidence and at the end: a check that nobody sees skipped is taken for one that passed.
 """
 
@@ -69,6 +69,8 @@ def main(arguments: list[str]) -> int:
     folder = ROOT / "docs" / "evidence"
     folder.mkdir(exist_ok=True)
     path = folder / f"{time.strftime('%Y-%m-%d', time.localtime(began))}.json"
+    if path.exists():  # an earlier run of the day, or one of other tests
+        path = path.with_stem(f"{path.stem}-{time.strftime('%H%M', time.localtime(began))}")
     path.write_text(json.dumps(evidence, indent=2) + "\n", encoding="utf-8")
     for name, why in outcomes.skipped.items():
         print(f"skipped: {name}: {why}")
