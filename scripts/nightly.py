@@ -1,7 +1,8 @@
 """Runs the nightly tests and keeps what they found: docs/evidence/DATE.json (DATE-HHMM.json if there is one).
 
-Exits as pytest does. Extra arguments go to pytest, for example `-k demo`. What was skipped, whole files that miss a package among it, is listed
-with its reason, in the evidence and at the end: a check that nobody sees skipped is taken for one that passed.
+Exits as pytest does. Extra arguments go to pytest, for example `-k demo`. What was skipped, whole files that miss a package
+among it, is listed with its reason, in the evidence and at the end: a check that nobody sees skipped is taken for one that
+passed.
 """
 
 from __future__ import annotations
