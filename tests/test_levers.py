@@ -399,6 +399,15 @@ def test_a_ladder_rises_when_success_over_the_window_reaches_the_mark():
     assert steps(ladder, (1, 1), (1, 1), (1, 1)) == [False] * 3 and ladder.level == 6
 
 
+@pytest.mark.parametrize(("mark", "right", "judged"), [(0.28, 7, 25), (0.14, 7, 50), (0.56, 14, 25), (0.5, 4, 8)])
+def test_a_ladder_rises_at_the_very_mark_and_not_one_success_below(mark, right, judged):
+    """.28 · 25, .14 · 50 and .56 · 25 are more than 7, 7 and 14 in floats."""
+    for short in (1, 0):
+        ladder = Ladder(1, 9, 1, mark, 1)
+        assert steps(ladder, [1] * (right - short) + [0] * (judged - right + short)) == [not short]
+    assert not steps(Ladder(1, 9, 1, mark, 1), [*[1] * (100 * right - 1), *[0] * (100 * (judged - right) + 1)])[0]
+
+
 @given(st.lists(st.lists(st.sampled_from([0, 1, None]), max_size=4), max_size=12), st.integers(0, 12))
 def test_a_ladder_goes_on_from_its_state(rows, at):
     whole, part, again = (Ladder(1, 9, 1, 0.6, 2) for _ in range(3))
