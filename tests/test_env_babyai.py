@@ -10,6 +10,7 @@ from foreign_worlds import assert_goes_on_alike_after_a_restore, sampled_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from milepost.env import Action
 from milepost.envs.babyai_view import COLOURS, DOORS, TYPES, describe, name_of, things
 
 pytest.importorskip("minigrid")
@@ -163,6 +164,17 @@ def test_an_episode_by_hand():
     assert [cost.amount(task, states) for cost in SPEC.costs] == [len(played.steps), 0]
 
 
+@pytest.mark.parametrize("level", ["GoToLocal", "PickupLoc", "DoorKey-5x5"])
+def test_success_is_success_however_late(level):
+    task, world = first(level, max_steps=64), SPEC.make()
+    world.reset(task, 0)
+    for _ in range(4 * 300):  # whole turns: far beyond the package's own limits of steps
+        assert not world.step(Action("left")).ended
+    for text in SPEC.gold(task, world):
+        seen = world.step(Action(text))
+    assert seen.ended and seen.messages[0]["content"] == "Solved." and SPEC.goal.holds(task, {}, world.state())
+
+
 def test_what_is_not_understood_or_does_nothing():
     task = first("GoToLocal")
     world = SPEC.make()
@@ -255,6 +267,9 @@ def test_rows_depend_on_seed_and_place_alone_and_differ():
     [
         ({"levels": "GoToLocl"}, r"babyai: levels names 'GoToLocl', which is no level of MiniGrid's; did you mean 'GoTo"),
         ({"levels": ""}, "babyai: levels = '' names none"),
+        ({"levels": 3}, r'babyai: levels = 3 must be names of levels, such as "GoToLocal,PickupLoc"'),
+        ({"levels": ["GoToLocal", 3]}, r"babyai: levels = \['GoToLocal', 3\] must be names of levels"),
+        ({"levels": {"GoToLocal": 1}}, "babyai: levels = .* must be names of levels"),
         ({"terse": 1}, "babyai: terse = 1 must be true or false"),
         ({"min_steps": 0}, "min_steps = 0 must be a whole number from 1 to 500"),
         ({"min_steps": 9, "max_steps": 8}, "max_steps = 8 must be a whole number from 9 to 500"),

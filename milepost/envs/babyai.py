@@ -77,7 +77,10 @@ def generate(
     levels: some of BabyAI's and MiniGrid's, drawn from evenly: "GoToLocal,PickupLoc", "DoorKey-8x8", or whole ids.
     terse: views in fewer words. min_steps, max_steps: of the expert. Raises RecipeError.
     """
-    ids = [level_id(name) for name in (re.findall(r"[\w-]+", levels) if isinstance(levels, str) else levels)]
+    names = re.findall(r"[\w-]+", levels) if isinstance(levels, str) else levels
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise RecipeError(f'babyai: levels = {levels!r} must be names of levels, such as "GoToLocal,PickupLoc"')
+    ids = [level_id(name) for name in names]
     if not ids:
         raise RecipeError(f'babyai: levels = {levels!r} names none; "GoToLocal" is one')
     if not isinstance(terse, bool):
@@ -137,6 +140,9 @@ class Level:
         made: Any = gymnasium.make(name, disable_env_checker=True)
         self.grid = made.unwrapped
         self.grid.reset(seed=seed)
+        self.grid.max_steps = (
+            1 << 40
+        )  # the recipe's budgets count; the package pays less the later, and below 0 beyond its own
         self.mission = str(self.grid.mission)
         self.identity = (self.mission, str(self.grid.hash(64)))
         self.instrs: Any = getattr(self.grid, "instrs", None)
