@@ -20,7 +20,8 @@ import numpy as np
 from milepost.types import RecipeError
 
 CONSTANT_TOLERANCE = 1e-9
-"""A group is constant when max − min ≤ this · max(1, largest |r|). Decided from rewards: a std is never exactly 0."""
+"""A group is constant when max − min ≤ this · max(1, largest |r|). Decided from rewards: their std, computed, is seldom
+exactly 0."""
 
 
 def advantages(
@@ -102,6 +103,7 @@ def gdpo(
         for values, weight in zip(table[index].T, weights):
             if not is_constant(values):
                 result[index] += weight * (values - values.mean()) / (standard_deviation(values, std) + delta)
+    result = minus(result, 0.0)  # parts may cancel
     spread = standard_deviation(result[counted], std)
     return result / (spread + delta) if whiten and spread > 0 else result
 
@@ -113,9 +115,20 @@ def is_constant(rewards: np.ndarray) -> bool:
     return bool(np.ptp(rewards) <= CONSTANT_TOLERANCE * max(1.0, np.abs(rewards).max()))
 
 
+def minus(values: Sequence[float] | np.ndarray | float, base: Sequence[float] | np.ndarray | float) -> np.ndarray:
+    """values − base, exactly 0 where they differ by no more than rounding, as in `is_constant`; float64, broadcast.
+
+    A mean of equal numbers need not equal them: .1 − mean(.1, .1, .1) is −1.4e-17, and would count as a signal.
+    """
+    value, other = np.asarray(values, np.float64), np.asarray(base, np.float64)
+    gap = value - other
+    size = np.maximum(1.0, np.maximum(np.abs(value), np.abs(other)))
+    return np.where(np.abs(gap) <= CONSTANT_TOLERANCE * size, 0.0, gap)
+
+
 def standard_deviation(rewards: np.ndarray, std: str) -> float:
-    """Two-pass, float64; population divides by n, sample by n − 1. 0 for fewer than two rewards."""
-    if len(rewards) < 2:
+    """Two-pass, float64; population divides by n, sample by n − 1. Exactly 0 where `is_constant`."""
+    if is_constant(rewards):
         return 0.0
     deviation = rewards - rewards.mean()
     return float(np.sqrt(np.square(deviation).sum() / (len(rewards) - (std == "sample"))))

@@ -20,6 +20,7 @@ from milepost.advantages import (
     gdpo,
     is_constant,
     members_of,
+    minus,
     overlong_penalty,
     relative_lambda,
     standard_deviation,
@@ -215,7 +216,7 @@ def _turn_returns(batch: _Judged, earned: Sequence[np.ndarray], section: CreditS
             continue
         for i in index:
             others = whole[index[index != i]] if section.resolved_baseline == "loo" else whole[index]
-            result[i] = returns[i] - (0.0 if section.resolved_baseline == "none" else others.mean())
+            result[i] = returns[i] if section.resolved_baseline == "none" else minus(returns[i], others.mean())
     return result
 
 
@@ -231,7 +232,7 @@ def _first_turn(batch: _Judged, earned: Sequence[np.ndarray], section: CreditSec
     result = [np.full(len(r), a if len(r) > 1 else both) for r, a, both in zip(earned, outcome, combined)]
     for told, a in zip(result, turn):
         if len(told) > 1:
-            told[0] += a
+            told[0] = minus(told[0], -a)
     return result
 
 
@@ -247,7 +248,7 @@ def _process(batch: _Judged, earned: Sequence[np.ndarray], section: CreditSectio
         steps = np.concatenate([earned[i] for i in index]) if index else np.zeros(0)
         for i in index if not is_constant(steps) else ():
             z = (earned[i] - steps.mean()) / (standard_deviation(steps, section.std) + section.delta)
-            result[i] = discounted_returns(z, section.gamma)
+            result[i] = minus(discounted_returns(z, section.gamma), 0.0)
     return result
 
 
@@ -262,7 +263,7 @@ def _anchor(batch: _Judged, earned: Sequence[np.ndarray], section: CreditSection
     ]  # fmt: skip
     result = [np.full(len(e.turns), a) for e, a in zip(batch.episodes, whole)]
     for i, told in zip(inside, anchor_advantages(steps, section)):
-        result[i] = result[i] + section.anchor_weight * told
+        result[i] = minus(result[i], -section.anchor_weight * told)
     return result
 
 

@@ -23,7 +23,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from milepost.advantages import advantages
+from milepost.advantages import advantages, minus
 from milepost.credit_sections import CreditSection
 
 
@@ -103,12 +103,12 @@ def _tell_differences(
         for turn, leaves in tree.points.items():
             for leaf in leaves:
                 rivals = [paths[other].total for other in leaves if other != leaf] + [trunk.total] * trunk.counted
-                told[leaf][turn:] = paths[leaf].total - float(np.mean(rivals)) if rivals else 0.0
+                told[leaf][turn:] = minus(paths[leaf].total, float(np.mean(rivals))) if rivals else 0.0
 
 
 def differences(values: Sequence[float], final: float) -> np.ndarray:
     """V₁ − V₀, V₂ − V₁, …, final − V_last; they add up to final − V₀."""
-    return np.diff([*values, final])
+    return minus([*values[1:], final], values)
 
 
 def _whole(tree: Tree, paths: Sequence[Path]) -> float:
@@ -131,7 +131,7 @@ def _tell_leaves(
         among = lambda names: advantages(  # noqa: E731
             totals, names, baseline=section.resolved_baseline, scale=section.scale, std=section.std, delta=section.delta
         )
-        value = dict(zip(leaves, among([0] * len(leaves)) + among([owner[leaf] for leaf in leaves])))
+        value = dict(zip(leaves, minus(among([0] * len(leaves)), -among([owner[leaf] for leaf in leaves]))))
     else:
         value = dict(zip(leaves, advantages(totals, [0] * len(leaves))))
     for tree in trees:
@@ -140,7 +140,8 @@ def _tell_leaves(
             own = [leaf for leaf in below if leaf in value]
             if section.branches.form == "tree":
                 shares = [weight[leaf][-1] if paths[leaf].num_turns else 0.0 for leaf in own]
-                step = float(np.average([value[leaf] for leaf in own], weights=shares)) if own and sum(shares) else 0.0
+                mean = float(np.average([value[leaf] for leaf in own], weights=shares)) if own and sum(shares) else 0.0
+                step = float(minus(mean, 0.0))
             else:
                 step, shared = _step_value(own, value, shared, section.branches.sqrt)
             told[tree.trunk][first:last] = step
@@ -162,7 +163,7 @@ def _step_value(below: Sequence[int], value: dict[int, float], parent: float, sq
     if not below:
         return 0.0, parent
     node = float(np.mean([value[leaf] for leaf in below]))
-    return ((node - parent) + node) / (np.sqrt(len(below)) if sqrt else 1.0), node
+    return float(minus(2 * node, parent)) / (np.sqrt(len(below)) if sqrt else 1.0), node
 
 
 def _tell_continuations(
@@ -173,5 +174,5 @@ def _tell_continuations(
         below = [leaf for leaf in (tree.trunk, *(leaf for _, at in points[k:] for leaf in at)) if leaf in value]
         node = float(np.mean([value[leaf] for leaf in below])) if below else 0.0
         for leaf in leaves:
-            step = value[leaf] if section.branches.form == "tree" else (value[leaf] - node) + value[leaf]
+            step = value[leaf] if section.branches.form == "tree" else float(minus(2 * value[leaf], node))
             told[leaf][turn:] = step

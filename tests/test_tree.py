@@ -44,6 +44,18 @@ def test_continuations_are_compared_with_their_rivals_and_share_their_weight():
     assert told[0][2:].tolist() == [0.5, 0.5]  # against the continuations' ½
 
 
+@pytest.mark.parametrize("form", ["differences", "vine", "tree", "treerl"])
+@pytest.mark.parametrize("paid", [0.1, 0.2, 0.7])
+def test_rounding_of_a_mean_is_no_signal(form, paid):
+    # Two trunks of two turns, three continuations of the first: all paid the same, and .1 − mean(.1, .1, .1) is −1.4e-17.
+    told, _ = credit([Path(paid, 2), Path(paid, 2), *[Path(paid, 2, True, 0, 1)] * 3], form)
+    assert [t.tolist() for t in told] == [[0.0, 0.0]] * 5
+    # One of them paid .4 moves V(1) to .2; the other trunk is compared with its tree's mean leaf, .7/4.
+    paths = [Path(0.1, 2), Path(0.1, 2), Path(0.4, 2, True, 0, 1), *[Path(0.1, 2, True, 0, 1)] * 2]
+    if form in ("differences", "vine"):
+        assert [float(t[1]) for t in credit(paths, form)[0]] == pytest.approx([-0.1, -0.075, 0.3, -0.1, -0.1])
+
+
 def test_b8_tree_grpo_adds_the_comparison_within_the_tree():
     # Trees [1, 0] and [0, 0]: one trunk with one continuation each; z over four leaves, plus z within the tree.
     paths = [Path(1.0, 2), Path(0.0, 2, True, 0, 1), Path(0.0, 2), Path(0.0, 2, True, 2, 1)]

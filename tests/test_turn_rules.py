@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from milepost.advantages import adaptive_lambda, advantages, discounted_returns, gae, relative_lambda
+from milepost.advantages import adaptive_lambda, advantages, discounted_returns, gae, gdpo, minus, relative_lambda
 from milepost.credit import assign
 from milepost.credit_sections import CreditSection
 from milepost.forest import build_batch
 from milepost.learner import events_of
+from milepost.levers import has_signal
 from milepost.loss import Events, policy_loss
 from milepost.recipe import make_recipe
 from milepost.sections import CorrectionSection, KlSection, LossSection, RolloutSection
@@ -42,6 +43,34 @@ def test_a2_process_rewards_are_normalised_over_all_steps():
     first, second = told(group_of(2, 3), [1, 1], [[1, 0], [0, 0, 1]], section)
     assert first == pytest.approx([0.408248, -0.816497], abs=1e-6)
     assert second == pytest.approx([-0.408248, 0.408248, 1.224745], abs=1e-6)
+
+
+@pytest.mark.parametrize("paid", [0.1, 0.2, 0.7])
+@pytest.mark.parametrize("baseline", ["loo", "mean"])
+def test_rounding_of_a_mean_is_no_signal(paid, baseline):
+    # .1 + .1 + .1 = .30000000000000004: .1 minus a mean of tenths is −1.4e-17.
+    for size in (3, 4, 7):
+        group = group_of(*[2] * size)
+        section = CreditSection(rule="turn", baseline=baseline)
+        (credits,) = assign([group], [[Reward(paid)] * size], section, RolloutSection())
+        assert all(c.advantages.tolist() == [0, 0] and c.constant_group for c in credits) and not has_signal(credits)
+    # A difference that is none of rounding stays: .3 against the others' .1.
+    (last, *_) = told(group_of(2, 2, 2), [0.3, 0.1, 0.1], section={"rule": "turn"})
+    assert last == pytest.approx([0.2, 0.2])
+
+
+def test_parts_and_stds_of_rounding_are_none():
+    # All of a batch paid .1: their std is rounding (1.4e-17), and .1 over it would be 1e5.
+    raw = advantages([0.1] * 3, "abc", baseline="none", scale="batch")
+    assert raw.tolist() == [0, 0, 0]
+    # Parts that cancel: z of .1, .2, .4 and of their negatives with an offset; weights 1 and 1.
+    parts = [[x, 0.7 - x] for x in (0.1, 0.2, 0.4, 0.3)]
+    assert gdpo(parts, [1.0, 1.0], ["g"] * 4).tolist() == [0.0] * 4
+
+
+def test_minus_is_exact_zero_within_the_tolerance_alone():
+    assert minus([0.1, 1e9 + 1, 2e-9, 5e-10], [0.1 - 1.4e-17, 1e9, 0.0, 0.0]).tolist() == [0.0, 0.0, 2e-9, 0.0]
+    assert minus(1e9 + 10, 1e9) == 10 and minus(0.0, -0.5) == 0.5
 
 
 def test_b1_e9_discounts():
