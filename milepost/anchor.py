@@ -3,8 +3,8 @@
     A_t = A + ω · S_t          A: the episode's advantage, S_t: what its step t did against others from the same state
 
 `returns` (GiGPO 2505.10978): S_t = G_t − mean of the other episodes' returns from that state. `history` K asks that the k
-states before be the same as well, for k = 0 … K, and weighs those groups by w_k (HGPO 2602.22817). `shrinkage` c tells a
-step the mean of the episodes that did the same there, times n/(n + c) (ECPO 2606.05885). `graph` (RewardFlow 2603.18859):
+states before be the same as well, for k = 0 … K: S_t = Σ w_k·S_t,k / Σ w_k over the groups in which some differ (HGPO
+2602.22817, whose code leaves out steps told 0 as well). `shrinkage` c tells a step the mean of the episodes that did the same there, times n/(n + c) (ECPO 2606.05885). `graph` (RewardFlow 2603.18859):
 V(s) = max(γ·V(s') over the transitions that the group saw), an episode's end being worth its total; S_t = γ·V(s') − V(s).
 Rewards of single turns have no say there but as parts of the total, and shaping has none.
 
@@ -22,7 +22,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from milepost.advantages import is_constant, standard_deviation
+from milepost.advantages import is_constant, minus, standard_deviation
 from milepost.credit_sections import CreditSection
 
 
@@ -50,9 +50,8 @@ def anchor_advantages(episodes: Sequence[Steps], section: CreditSection) -> list
         weight = depth + (1.0 if section.history_weights == "k+1" else 2.0)
         for visits in _visits(episodes, depth).values():
             for (index, turn), value in _compared(episodes, visits, section).items():
-                if value:  # groups of one, and those without a difference, say nothing and take no weight
-                    result[index][turn] += weight * value
-                    weights[index][turn] += weight
+                result[index][turn] += weight * value
+                weights[index][turn] += weight
     return [np.divide(r, w, out=np.zeros(len(r)), where=w > 0) for r, w in zip(result, weights)]
 
 
@@ -72,7 +71,8 @@ def _visits(episodes: Sequence[Steps], depth: int) -> dict[Hashable, list[Visit]
 
 
 def _compared(episodes: Sequence[Steps], visits: Sequence[Visit], section: CreditSection) -> dict[Visit, float]:
-    """What each visit of one step group is told; empty where a single episode came by, or all fared the same."""
+    """What each visit of one step group is told; empty, so without weight, where a single episode came
+    by or all fared the same."""
     by_episode: dict[int, list[float]] = defaultdict(list)
     for index, turn in visits:
         by_episode[index].append(float(episodes[index].returns[turn]))
@@ -89,7 +89,8 @@ def _compared(episodes: Sequence[Steps], visits: Sequence[Visit], section: Credi
             value, n = float(np.mean(list(same.values()))), len(same)
         others = values.sum() - means[index]
         base = others / (len(values) - 1) if section.resolved_baseline == "loo" else values.mean()
-        told[index, turn] = (value - base) / divisor * (n / (n + section.shrinkage) if section.shrinkage else 1.0)
+        shrunk = n / (n + section.shrinkage) if section.shrinkage else 1.0
+        told[index, turn] = float(minus(value, base)) / divisor * shrunk
     return told
 
 

@@ -71,6 +71,25 @@ def test_b2_the_step_comes_on_top_of_the_episode():
         [0.5] * 2, [0.5] * 4, [-0.5], [-0.5]]  # fmt: skip
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.1, 0.7, 3e5])
+@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+def test_a_step_told_0_in_a_group_that_differs_takes_that_groups_weight(scale, order):
+    # In s: 3 against the mean of 1 and 5 is 0, weight 1; by way of p: 3 against 1 is 2, weight 2. (1·0 + 2·2)/3.
+    # The others: (1·(1 − 4) + 2·(−2))/3; 5 against 2, alone by way of q. Tenths give 0 only up to rounding.
+    episodes = [("ps", [3 * scale] * 2), ("ps", [scale] * 2), ("qs", [5 * scale] * 2)]
+    told = anchor([episodes[i] for i in order], baseline="loo", history=1)
+    second = [float(told[order.index(i)][1]) / scale for i in range(3)]
+    assert second == pytest.approx([4 / 3, -7 / 3, 3.0])
+
+
+def test_groups_without_a_difference_take_no_weight():
+    # By way of p both are paid .1·3 and .3 (equal but for rounding): the comparison in s alone counts, .3 − mean(.3, .9).
+    episodes = [("ps", [0.1 * 3] * 2), ("ps", [0.3] * 2), ("qs", [0.9] * 2)]
+    told = anchor(episodes, baseline="loo", history=1)
+    assert [float(t[1]) for t in told] == pytest.approx([-0.3, -0.3, 0.6])
+    assert told[0][0] == told[1][0] == 0.0
+
+
 def test_b2_each_episode_counts_once_however_often_it_comes_by():
     # The loser is in s four times, the winner once. By rows the mean would be 1/5; by episodes it is 1/2.
     assert [a.tolist() for a in anchor([("s", [1.0]), ("ssss", [0.0] * 4)])] == [[0.5], [-0.5] * 4]
