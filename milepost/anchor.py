@@ -4,7 +4,8 @@
 
 `returns` (GiGPO 2505.10978): S_t = G_t − mean of the other episodes' returns from that state. `history` K asks that the k
 states before be the same as well, for k = 0 … K: S_t = Σ w_k·S_t,k / Σ w_k over the groups in which some differ (HGPO
-2602.22817, whose code leaves out steps told 0 as well). `shrinkage` c tells a step the mean of the episodes that did the same there, times n/(n + c) (ECPO 2606.05885). `graph` (RewardFlow 2603.18859):
+2602.22817, whose code leaves out steps told 0 as well). `shrinkage` c tells a step the mean of the episodes that did the
+same there, times n/(n + c) (ECPO 2606.05885). `graph` (RewardFlow 2603.18859):
 V(s) = max(γ·V(s') over the transitions that the group saw), an episode's end being worth its total; S_t = γ·V(s') − V(s).
 Rewards of single turns have no say there but as parts of the total, and shaping has none.
 
