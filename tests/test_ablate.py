@@ -187,6 +187,8 @@ def test_a_run_that_stops_itself_is_tested_all_the_same(tmp_path: Path, policy: 
          "the reward lets a failure outscore a success"),
         (["--without", "first", "--seeds", "7"], "--seeds 7 names a single seed, and one pair shows nothing; the default "
          "is 0-9; for 7 of them write 0-6"),
+        (["--without", "first", "--seeds", "0-99999999999"], "--seeds 0-99999999999 names more than 1000 seeds; ten, 0-9"),
+        (["seed=4", "--without", "first"], "seed=4 does nothing, for --seeds says which seeds are run; use --seeds"),
         (["--without", "first", "--seeds", "a"], "--seeds 'a' must be different whole numbers, for example 0,1 or 0-9"),
     ],
 )  # fmt: skip

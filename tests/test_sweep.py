@@ -81,6 +81,23 @@ def test_seeds_are_different_whole_numbers() -> None:
             read_seeds(wrong)
 
 
+def test_more_seeds_than_anybody_runs_are_refused_at_once() -> None:
+    assert len(read_seeds("0-999")) == len(read_seeds("0,2-1000")) == 1000
+    for many in ("0-1000", "0-99999999999", "0-998,2000,2001"):
+        with pytest.raises(RecipeError, match=f"--seeds {many} names more than 1000 seeds; ten, 0-9, are usual"):
+            read_seeds(many)
+    for large in ("9" * 5000, f"0-{2**53 + 1}"):
+        with pytest.raises(RecipeError, match=rf"--seeds {large[:18]}.*: a seed is at most {2**53}; 0-9 works"):
+            read_seeds(large)
+    with pytest.raises(RecipeError, match="must be different whole numbers"):
+        read_seeds("²")
+
+
+def test_a_seed_among_the_overrides_is_refused(recipe: Path) -> None:
+    with pytest.raises(RecipeError, match=r"^seed = 4 does nothing, for --seeds says which seeds are run; use --seeds"):
+        sweep(recipe, ["tasks.test=4", "seed = 4"], "optimizer.lr=1e-3", "0")
+
+
 def test_every_recipe_is_checked_before_the_first_run(recipe: Path) -> None:
     trials = plan(recipe, [], "optimizer.lr", ["1e-3", "3e-3"], [0, 1])
     assert [trial.recipe.name for trial in trials] == ["s-1e-3-s0", "s-3e-3-s0", "s-1e-3-s1", "s-3e-3-s1"]

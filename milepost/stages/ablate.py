@@ -27,7 +27,7 @@ from milepost.progress import clock, say
 from milepost.recipe import Recipe, apply_override, read_toml
 from milepost.reward_spec import make_reward
 from milepost.stages.compare import cpu_of
-from milepost.stages.trials import Trial, check_trial, read_seeds, reports_of, warm_start, warm_start_cpu
+from milepost.stages.trials import Trial, check_no_seed, check_trial, read_seeds, reports_of, warm_start, warm_start_cpu
 from milepost.store import Run
 from milepost.types import RecipeError
 from milepost.world import check_rule
@@ -102,6 +102,7 @@ def ablate(
 
     Everything is checked before the first run. Raises RecipeError, DataError or StoreError.
     """
+    check_no_seed(overrides)
     found = _arms(recipe_path, overrides, without, with_)
     trials = plan(found, _seeds(seeds))
     toml = Path(recipe_path).read_text(encoding="utf-8")

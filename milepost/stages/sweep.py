@@ -16,7 +16,7 @@ from milepost.progress import say
 from milepost.recipe import load_recipe
 from milepost.stages.compare import cpu_of
 from milepost.stages.session import RunStopped
-from milepost.stages.trials import Trial, check_trial, read_seeds, reports_of
+from milepost.stages.trials import Trial, check_no_seed, check_trial, read_seeds, reports_of
 from milepost.store import Run
 from milepost.types import RecipeError
 
@@ -27,6 +27,7 @@ def sweep(recipe_path: str | Path, overrides: Sequence[str], over: str, seeds: s
     Every recipe is read and checked before the first run begins. Raises RecipeError, DataError or StoreError.
     """
     key, values = read_over(over)
+    check_no_seed(overrides)
     trials = plan(recipe_path, overrides, key, values, read_seeds(seeds))
     toml = Path(recipe_path).read_text(encoding="utf-8")
     results: dict[tuple[str, int], dict[str, EvalReport]] = {}

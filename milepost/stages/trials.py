@@ -20,6 +20,7 @@ from milepost.evaluate import EvalReport
 from milepost.launch import check_version, open_session
 from milepost.progress import say
 from milepost.recipe import Recipe
+from milepost.sections import MAX_INTEGER
 from milepost.stages.compare import cpu_of, stored_tests
 from milepost.stages.pipeline import check_stages, run_pipeline, test_all
 from milepost.stages.session import RunStopped, Session
@@ -43,17 +44,38 @@ class Trial:
         return Path(self.recipe.out) / self.recipe.name
 
 
+MOST_SEEDS = 1000
+"""Runs of one command have at most so many seeds."""
+
+
 def read_seeds(seeds: str) -> list[int]:
     """[0, 1, 2, 7] of "0-2,7". Raises RecipeError."""
     found: list[int] = []
     for part in str(seeds).split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))
-        if not first.isdigit() or (dash and not last.isdigit()) or int(last or first) < int(first):
+        if not first.isdecimal() or (dash and not last.isdecimal()):
             raise RecipeError(f"--seeds {seeds!r} must be different whole numbers, for example 0,1 or 0-9")
+        if max(len(first), len(last)) > len(str(MAX_INTEGER)) or int(last or first) > MAX_INTEGER:
+            raise RecipeError(f"--seeds {_short(seeds)}: a seed is at most {MAX_INTEGER}; 0-9 works")
+        if int(last or first) < int(first):
+            raise RecipeError(f"--seeds {seeds!r} must be different whole numbers, for example 0,1 or 0-9")
+        if len(found) + int(last or first) - int(first) >= MOST_SEEDS:
+            raise RecipeError(f"--seeds {_short(seeds)} names more than {MOST_SEEDS} seeds; ten, 0-9, are usual")
         found += range(int(first), int(last or first) + 1)
     if len(set(found)) != len(found) or not found:
         raise RecipeError(f"--seeds {seeds!r} must be different whole numbers, for example 0,1 or 0-9")
     return found
+
+
+def _short(seeds: str) -> str:
+    return seeds if len(seeds) <= 40 else f"{seeds[:40]}…"
+
+
+def check_no_seed(overrides: Sequence[str]) -> None:
+    """Refuses an override of what --seeds says. Raises RecipeError."""
+    for override in overrides:
+        if override.partition("=")[0].strip() == "seed":
+            raise RecipeError(f"{override} does nothing, for --seeds says which seeds are run; use --seeds, or remove it")
 
 
 def check_trial(recipe: Recipe, what: str) -> None:
