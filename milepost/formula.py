@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from milepost.credit_sections import CreditSection
 from milepost.recipe import Recipe
 from milepost.reward_sections import BOUNDED
 from milepost.sections import OTHER_LIMITS, OWN_BUDGETS
@@ -124,34 +125,91 @@ def describe_advantage(recipe: Recipe) -> str:
     section = recipe.credit
     if recipe.reward.combine == "gdpo":
         return (f"A = Σ over parts of weight · (part − group mean) / ({section.std} std of the group + {section.delta:g}), "
-                "then ÷ std of the batch")  # fmt: skip
-    if section.rule == "turn":
-        if section.turns == "first":
-            return ("A of a token = A of all but the first turn's reward, + A of the first turn's reward for its own tokens"
-                    "; in an episode of one turn A of its total")  # fmt: skip
-        if section.turns == "process":
-            return f"A of turn t = Σ from turn t on of (r − mean) / ({section.std} std) over all steps of the group"
-        base = {"loo": "mean of the other members' returns", "mean": "mean return of the group", "none": "0"}
-        return f"A of turn t = Σ from turn t on of {section.gamma:g}^(k−t)·r_k − {base[section.resolved_baseline]}"
-    if section.rule == "value":
-        lam = f"{section.lam:g}" if not (section.lam_alpha or section.lam_end) else "λ by the number of turns"
-        return f"A of turn t = Σ from turn t on of ({section.gamma:g}·{lam})^(k−t)·δ_k, δ = r + {section.gamma:g}·V′ − V"
+                f"then ÷ (std of the batch + {section.delta:g})")  # fmt: skip
+    told = {"turn": _describe_turn, "anchor": _describe_anchor, "branch": _describe_branch, "value": _describe_value}
+    if section.rule in told:
+        return told[section.rule](section)
     if section.rule == "distill":
-        outcome = f" + {section.outcome_weight:g}·A of the episode" if section.outcome_weight else ""
+        outcome = (
+            f" + {section.outcome_weight:g}·A of the episode, {_of_episode(section)}" if section.outcome_weight else ""
+        )
         return f"A of a token = log π_teacher − log π{outcome}"
-    if section.rule == "branch" and section.branches.form != "tree":
-        treerl = section.branches.form == "treerl"
-        step = "(V − V of the parent) + (V − V of the root)" if treerl else "V of the next − V of this"
-        return f"A of a step of the tree = {step}, V the mean over {section.branches.num} continuations"
-    centre = {"loo": "r − mean of the other members", "mean": "r − group mean", "none": "r"}[section.resolved_baseline]
     fade = f", times {section.gamma:g}^(turns left)" if section.rule == "discounted" else ""
-    if section.rule == "anchor":
-        same = "V of the next state − V of this" if section.anchor == "graph" else "return − mean return from this state"
-        fade = f", + {section.anchor_weight:g}·({same})"
+    return f"A = {_of_episode(section)}{fade}"
+
+
+def _of_episode(section: CreditSection, others: str = "the other members", all_: str = "group mean") -> str:
+    """Baseline and scale over totals."""
+    centre = {"loo": f"r − mean of {others}", "mean": f"r − {all_}", "none": "r"}[section.resolved_baseline]
     if section.scale == "none":
-        return f"A = {centre}{fade}"
+        return centre
     over = {"group": "group", "source": "source"}.get(section.scale, "whole batch")
-    return f"A = ({centre}) / ({section.std} std of the {over} + {section.delta:g}){fade}"
+    return f"({centre}) / ({section.std} std of the {over} + {section.delta:g})"
+
+
+def _returns(section: CreditSection, of: str = "r_k") -> str:
+    return f"Σ from turn t on of {section.gamma:g}^(k−t)·{of}"
+
+
+def _describe_turn(section: CreditSection) -> str:
+    if section.turns == "first":
+        return ("A of a token = A of all but the first turn's reward, + A of the first turn's reward for its own tokens"
+                f"; in an episode of one turn A of its total; A = {_of_episode(section)}")  # fmt: skip
+    if section.turns == "process":
+        return (f"A of turn t = {_returns(section, 'z_k')}, z = (r − mean) / ({section.std} std + {section.delta:g}) over "
+                "all steps of the group")  # fmt: skip
+    base = {"loo": "mean of the other members' returns", "mean": "mean return of the group", "none": "0"}
+    gain = ""
+    if section.turns == "information":
+        gain = (f", r_k with {section.gain_weight:g}·(p after turn k − p before it) on top for each turn but the last, p "
+                f"the probability of '{section.answer}'")  # fmt: skip
+    return f"A of turn t = {_returns(section)} − {base[section.resolved_baseline]}{gain}"
+
+
+def _describe_anchor(section: CreditSection) -> str:
+    whole = f"A of turn t = {_of_episode(section)} + {section.anchor_weight:g}·S; S = "
+    if section.anchor == "graph":
+        return (f"{whole}{section.gamma:g}·V of the next state − V of this, V = max over the transitions seen of "
+                f"{section.gamma:g}·V of the next, an end being worth r (less the group's lowest if that is "
+                "below 0)")  # fmt: skip
+    mine = "mean G of those who did the same there" if section.shrinkage else "G"
+    those = "the other episodes" if section.resolved_baseline == "loo" else "all episodes"
+    step = f"{mine} − mean G of {those} from the same state"
+    if section.scale == "group":
+        step = f"({step}) / ({section.std} std of these + {section.delta:g})"
+    if section.shrinkage:
+        step = f"n/(n + {section.shrinkage:g}) · ({step}), n the number of those who did the same"
+    same = ""
+    if section.history:
+        same = (f"; the mean of that over k = 0 … {section.history}, among those with the same k states before too, "
+                f"weights {section.history_weights}, groups without a difference left out")  # fmt: skip
+    return f"{whole}{step}; G = {_returns(section)}{same}"
+
+
+def _describe_branch(section: CreditSection) -> str:
+    branches = section.branches
+    if branches.form == "tree":
+        leaf = _of_episode(section, "the other leaves", "mean of the leaves")
+        return (f"A of a leaf = {leaf}, among all leaves of the group, + the same among those of its tree; a step that "
+                "leaves share is told their weighted mean")  # fmt: skip
+    if branches.form == "treerl":
+        step = "(V − V of the parent) + (V − V of the root)"
+        step = f"({step}) / √(leaves below)" if branches.sqrt else step
+        return f"A of a step of the tree = {step}, V the mean over the leaves below of r − mean of the other leaves"
+    start = {"loo": "the mean of the other trees", "mean": "the mean of all trees", "none": "0"}[section.resolved_baseline]
+    own = "r − mean of its rivals and the trunk" if branches.form == "differences" else "not trained"
+    return (f"A of a step of the trunk = V of the next branch point − V of this, V the mean over {branches.num} "
+            f"continuations, at the start {start}, at the end r; continuations: {own}")  # fmt: skip
+
+
+def _describe_value(section: CreditSection) -> str:
+    lam, where = f"{section.lam:g}", ""
+    if section.lam_alpha:
+        lam, where = "λ", f", λ = max(0, 1 − 1/({section.lam_alpha:g}·turns))"
+    elif section.lam_end:
+        lam, where = "λ", f", λ = {section.lam_end:g}^(1/(turns − 1))"
+    delta = f"δ = r + {section.gamma:g}·V′ − V"
+    return f"A of turn t = Σ from turn t on of ({section.gamma:g}·{lam})^(k−t)·δ_k, {delta}{where}"
 
 
 def describe_loss(recipe: Recipe) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from milepost.explain import add_explain_parser, explain_advantage, explain_kl, explain_loss, pass_at_k, run_explain
-from milepost.formula import describe
+from milepost.formula import describe, describe_advantage
 from milepost.recipe import PRESETS, make_recipe
 from milepost.types import RecipeError
 
@@ -242,6 +242,57 @@ def test_the_sampling_that_is_really_done_is_said():  # case F4
         "sampling: temperature 0.7 from the whole distribution, at most 40 tokens; held-out: temperature 0.3, top-p 0.9; "
         "the model's own generation settings are not used"
     )
+
+
+@pytest.mark.parametrize(
+    ("credit", "parts"),
+    [
+        (
+            {"rule": "anchor", "gamma": 0.95},
+            ["− mean of the other members + 1·S", "G − mean G of the other episodes", "0.95^(k−t)"],
+        ),
+        (
+            {"rule": "anchor", "scale": "group", "anchor_weight": 0.5},
+            ["+ 0.5·S", "S = (G − mean G of all episodes from the same state) / (population std of these + 1e-06)"],
+        ),
+        (
+            {"rule": "anchor", "history": 2, "history_weights": "k+2", "shrinkage": 3.0},
+            ["k = 0 … 2", "weights k+2", "S = n/(n + 3) · (mean G of those who did the same there"],
+        ),
+        ({"rule": "anchor", "anchor": "graph", "gamma": 0.9}, ["S = 0.9·V of the next state − V of this"]),
+        (
+            {"rule": "turn", "turns": "information", "answer": "answer({gold})", "gain_weight": 0.4},
+            ["0.4·(p after turn k − p before it)", "'answer({gold})'"],
+        ),
+        ({"rule": "turn", "turns": "process", "scale": "group", "gamma": 0.9}, ["0.9^(k−t)·z_k", "std + 1e-06)"]),
+        ({"rule": "value", "lam_alpha": 0.05}, ["λ = max(0, 1 − 1/(0.05·turns))"]),
+        ({"rule": "value", "lam_end": 0.5}, ["λ = 0.5^(1/(turns − 1))"]),
+        ({"rule": "branch", "branches": {"num": 3}}, ["over 3 continuations", "continuations: r − mean of its rivals"]),
+        ({"rule": "branch", "branches": {"form": "vine"}}, ["continuations: not trained"]),
+        ({"rule": "branch", "branches": {"form": "tree"}}, ["A of a leaf = r − mean of the other leaves", "of its tree"]),
+        ({"rule": "branch", "branches": {"form": "treerl", "sqrt": True}}, [" / √(leaves below)"]),
+    ],
+)
+def test_the_formula_of_a_rule_names_what_it_computes(credit, parts):
+    told = describe_advantage(make_recipe({"env": {"name": "maze", "max_turns": 12}, "credit": credit}))
+    assert [part for part in parts if part not in told] == []
+
+
+def test_settings_that_change_the_credit_change_its_formula():
+    anchor, tree = {"rule": "anchor", "gamma": 0.9}, {"rule": "branch", "branches": {"form": "tree"}}
+    sections = [
+        {}, {"scale": "group"}, anchor, {**anchor, "gamma": 0.8}, {**anchor, "scale": "group"}, {**anchor, "history": 1},
+        {**anchor, "history": 1, "history_weights": "k+2"}, {**anchor, "history": 2}, {**anchor, "shrinkage": 1.0},
+        {**anchor, "baseline": "mean"}, {**anchor, "anchor": "graph"}, {**anchor, "anchor": "graph", "gamma": 0.8},
+        tree, {**tree, "scale": "group"}, *({"rule": "branch", "branches": b} for b in (
+            {}, {"form": "vine"}, {"num": 3}, {"form": "treerl"}, {"form": "treerl", "sqrt": True})),
+        {"rule": "branch", "baseline": "none"}, {"rule": "turn"}, {"rule": "turn", "gamma": 0.9},
+        {"rule": "turn", "turns": "first"}, {"rule": "turn", "turns": "first", "scale": "group"},
+        {"rule": "turn", "turns": "information", "answer": "{gold}"}, {"rule": "value"}, {"rule": "value", "lam": 0.9},
+        {"rule": "value", "lam_end": 0.5}, {"rule": "value", "lam_alpha": 0.5},
+    ]  # fmt: skip
+    told = [describe_advantage(make_recipe({"env": {"name": "maze", "max_turns": 12}, "credit": s})) for s in sections]
+    assert len(set(told)) == len(sections) and not any("\n" in line for line in told)
 
 
 def test_a_schedule_of_the_kl_weight_is_said():
