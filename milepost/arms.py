@@ -24,9 +24,12 @@ from milepost.types import RecipeError
 Values = dict[str, Any]
 FIXED = ("name", "out", "seed")
 """Settings that belong to the ablation itself."""
-TESTED = ("tasks.test", "tasks.sources", "tasks.prompt_column", "tasks.answer_column", "eval.temperature", "eval.top_p",
+TESTED = ("tasks.test", "tasks.sources", "tasks.prompt_column", "tasks.answer_column", "tasks.max_prompt_tokens",
+          "tasks.overlong", "env.name", "reward.canary_good", "reward.timeout_seconds", "eval.temperature", "eval.top_p",
           "eval.test_samples", "rollout.max_new_tokens")  # fmt: skip
-"""Settings without which the arms would not be tested alike."""
+"""Settings without which the arms would not be tested alike: which rows there are, which of them are left out as too long
+or for a gold answer that is judged wrong, and how they are tested. Test tasks are drawn before those of validation, and by
+the bare prompt: `validation`, `order`, `system`, `template` and `format` leave them the same."""
 
 
 @dataclass(frozen=True)

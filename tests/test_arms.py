@@ -8,6 +8,7 @@ import pytest
 
 from milepost.arms import arms
 from milepost.recipe import make_recipe
+from milepost.tasks import load_tasks
 from milepost.types import RecipeError
 
 CALC: dict[str, Any] = {
@@ -176,12 +177,48 @@ def test_a_bad_name_gets_one_sentence(values: dict[str, Any], name: str, sentenc
         (["seed=3"], "--with seed=3: seed is set by the ablation itself"),
         (["kl.beta=0"], "--with kl.beta=0: both arms would be the same"),
         (["tasks.test=5"], "would not be tested alike"),
+        (
+            ["tasks.max_prompt_tokens=14"],
+            "--with tasks.max_prompt_tokens=14: the arms would differ in "
+            "tasks.max_prompt_tokens, so that they would not be tested alike; set it for both by an override, such as "
+            "tasks.max_prompt_tokens=VALUE",
+        ),
+        (['tasks.overlong="error"'], "differ in tasks.overlong, so that they would not be tested alike"),
+        (["tasks.prompt_column=question"], "differ in tasks.prompt_column, so that they would not be tested alike"),
+        (["tasks.answer_column=none"], "differ in tasks.answer_column, so that they would not be tested alike"),
+        (["env.name=maze", "reward.milestones={key = 0.1}"], "differ in env.name"),
     ],
 )
 def test_a_bad_setting_gets_one_sentence(overrides: list[str], sentence: str) -> None:
     with pytest.raises(RecipeError) as error:
         arms(CALC, with_=overrides)
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "tasks.validation=9",
+        "tasks.order=as_given",
+        "tasks.system=Think.",
+        "tasks.template=Q: {prompt}",
+        "tasks.format=text",
+    ],
+)
+def test_settings_of_tasks_that_leave_the_test_tasks_alone_can_be_compared(override: str) -> None:
+    rows = [{"prompt": f"say {i}", "answer": str(i)} for i in range(60)]
+    base = with_(CALC, tasks={"sources": [], "test": 20, "validation": 12}, env={"name": ""}, reward={})
+    plain = {k: v for k, v in base.items() if k not in ("env", "reward", "sft")}
+    found = arms(plain, with_=[override])
+    assert found.played_apart == [override.partition("=")[0]]
+    tests = [[task.key for task in load_tasks(one.tasks, 3, rows=rows).test] for one in (found.with_, found.without)]
+    assert tests[0] == tests[1] and len(tests[0]) == 20
+
+
+def test_what_rejects_gold_answers_is_the_same_in_both_arms() -> None:
+    for override in ("reward.timeout_seconds=1", "reward.canary_good=so {answer}"):
+        with pytest.raises(RecipeError, match=f"differ in {override.partition('=')[0]}, so that they would not be tested"):
+            arms(ANSWERS, with_=[override])
 
 
 def test_exactly_one_of_both_is_named() -> None:
