@@ -155,6 +155,12 @@ def _check_credit_of_reward(recipe: Recipe) -> None:
                          'env.name, or credit.rule = "episode"')  # fmt: skip
     if credit.rule == "branch":
         _check_branch_points(recipe)
+    if credit.rule == "value" and 0 < recipe.grpo.steps <= credit.value_warmup:
+        raise ValueError(
+            f"credit.value_warmup = {credit.value_warmup} lasts for all of grpo.steps = {recipe.grpo.steps}, so that "
+            'credit.rule = "value" never has a say and every step follows episode credit; set credit.value_warmup to at '
+            f"most {recipe.grpo.steps - 1}, or raise grpo.steps"
+        )
     if (reward.milestone_form == "potential" or reward.potential) and not credit.by_turn:
         instead = 'reward.milestone_form = "bonus"' if reward.milestone_form == "potential" else "reward.potential = 0"
         form = ' of anchor = "graph"' if credit.anchor == "graph" else ""

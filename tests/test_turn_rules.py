@@ -205,6 +205,10 @@ def test_settings_that_do_nothing_are_refused(section, said):
         ({"credit": {"rule": "branch"}, "env": {"max_turns": 4}}, "credit.branches.every = 4 is never reached, for"),
         ({"preset": "vineppo", "env": {"max_turns": 3}}, "ends every episode before; use at most 2"),
         ({"credit": {"rule": "branch", "branches": {"at": "uncertain"}}, "env": {"max_turns": 1}}, "env.max_turns = 1"),
+        ({"credit": {"rule": "value", "value_warmup": 9}, "grpo": {"steps": 9}},
+         'credit.value_warmup = 9 lasts for all of grpo.steps = 9, so that credit.rule = "value" never has a say and every '
+         "step follows episode credit; set credit.value_warmup to at most 8, or raise grpo.steps"),
+        ({"credit": {"rule": "value"}, "grpo": {"steps": 1}}, "credit.value_warmup = 5 lasts for all of grpo.steps = 1"),
         ({"credit": {"rule": "anchor", "anchor": "graph"}, "reward": {"potential": 1}},
          "potential shaping with `anchor` credit of anchor = "),
     ],
@@ -228,6 +232,11 @@ def test_what_the_rest_of_the_recipe_leaves_without_effect_is_refused(values, sa
 )
 def test_settings_that_do_something_are_taken(section):
     make_recipe({"credit": section, "env": {"name": "maze"}})
+
+
+@pytest.mark.parametrize(("warmup", "steps"), [(8, 9), (0, 1), (5, 0)])
+def test_values_that_have_a_say_and_recipes_that_train_nothing_are_taken(warmup, steps):
+    make_recipe({"credit": {"rule": "value", "value_warmup": warmup}, "env": {"name": "maze"}, "grpo": {"steps": steps}})
 
 
 def test_presets_of_turn_credit_expand_and_give_way_to_own_settings():
