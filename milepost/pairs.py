@@ -112,6 +112,7 @@ def subset_means(values: Sequence[float]) -> np.ndarray:
     """float64 [2^n − 1]: the means of all subsets but the empty one, in ascending order; of more than EXACT values, those
     of 2^EXACT − 1 drawn subsets."""
     sums, counts = _subsets(np.asarray(values, np.float64))
+    sums[np.abs(sums) <= SLACK * max(1.0, float(np.abs(values).sum()))] = 0.0  # 2e-18 is not above 0
     return np.sort(sums[counts > 0] / counts[counts > 0])
 
 

@@ -78,6 +78,21 @@ def test_interval_and_test_agree_and_equal_plain_counting(values: list[int]) -> 
     assert outside == (extreme / len(flips) <= 0.05)
 
 
+@given(st.lists(st.integers(-20, 20), min_size=1, max_size=9), st.sampled_from([3, 7, 64, 200, 1000]))
+def test_shares_of_tasks_show_what_their_counts_show(values: list[int], num_tasks: int) -> None:
+    found, shares = interval(values), [value / num_tasks for value in values]
+    assert sign_flip_p(shares) == sign_flip_p(values)
+    if found is not None:
+        low, high = interval(shares) or (0.0, 0.0)
+        assert (low > 0, high < 0) == (found[0] > 0, found[1] < 0)
+
+
+def test_a_sum_of_shares_that_is_nothing_shows_nothing() -> None:
+    shares = [0.055, -0.045, 0.075, 0.07, 0.01, 0.02, 0.035, 0.085]  # -.045 + .01 + .035 = 0, in floats 7e-18
+    low, _ = interval(shares) or (1.0, 1.0)
+    assert low == 0 and sign_flip_p(shares) > 0.05
+
+
 @pytest.mark.parametrize("num", [6, 8, 10])
 def test_the_interval_covers_as_often_as_it_says(num: int) -> None:
     # Hartigan's theorem is exact: k = 1, 6, 25 of 64, 256, 1024 gaps at each end leave 96.9, 95.3, 95.1 %.
