@@ -6,8 +6,10 @@ import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -468,6 +470,31 @@ def test_a_run_that_fails_in_its_process_does_not_keep_the_others(tmp_path: Path
     assert "FAILED" in said and "some 2/2: " in said
     found = read_result(good)
     assert found is not None and good.run.path.is_dir() and read_result(bad) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.skipif(sys.platform != "linux", reason="pidfd_open is Linux's")
+def test_with_a_laboratory_that_is_killed_its_runs_end(tmp_path: Path, number: int) -> None:
+    argv = [sys.executable, "-m", "milepost", "lab", "credit", "--small", "--worlds", "corridor", "--out", str(tmp_path)]
+    laboratory = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    locks: list[Path] = []
+    until = time.monotonic() + 120
+    while not locks and laboratory.poll() is None and time.monotonic() < until:
+        time.sleep(0.2)
+        locks = [lock for lock in tmp_path.glob("*/*/lock") if lock.read_text().strip()]
+    assert locks, "no run has begun"
+    run = int(locks[0].read_text())
+    assert run != laboratory.pid and Path(f"/proc/{run}").exists()
+    laboratory.send_signal(number)
+    laboratory.wait(30)
+    while Path(f"/proc/{run}").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{run}").exists()
+
+
+def test_a_number_of_jobs_below_none_is_refused(tmp_path: Path, capsys) -> None:
+    assert cli.main(["lab", "credit", "--small", "--out", str(tmp_path), "--jobs", "-1"]) != 0
+    assert "--jobs -1: give the number of runs at a time" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

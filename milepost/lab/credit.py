@@ -82,6 +82,8 @@ def run_lab(plan: Plan, *, jobs: int | None = None, keep: bool = False) -> Lab:
     one, in this process. Raises MilepostError.
     """
     jobs = num_cores() if jobs is None else jobs
+    if jobs < 0:
+        raise RecipeError(f"--jobs {jobs}: give the number of runs at a time, or 0 for one for each core")
     for world, horizon in plan.cells:
         where = f"{world} {horizon}"
         at = tuned_at(horizon)

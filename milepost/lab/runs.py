@@ -8,14 +8,15 @@ it is to be kept. Whoever is stopped gives the same command again.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import json
 import math
 import multiprocessing
 import os
+import select
 import shutil
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -36,8 +37,6 @@ from milepost.stages.trials import Trial, reports_of
 from milepost.store import Run
 from milepost.tune import tune_process
 from milepost.types import MilepostError, RecipeError
-
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ def _in_processes(todo: Sequence[LabTrial | Trial], jobs: int, keep: bool) -> It
             while waiting and len(running) < jobs:
                 one = waiting.popleft()
                 hears, tells = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(one, keep, tells), daemon=True)
+                process = context.Process(target=_child, args=(one, keep, tells, os.getpid()), daemon=True)
                 process.start()
                 tells.close()
                 running[process.sentinel] = (process, one, hears)
@@ -225,9 +224,24 @@ def _failure(code: int | None, hears: Any) -> str:
     return said or (f"its process ended with {code}" if code else "")
 
 
-def _child(one: LabTrial | Trial, keep: bool, tells: Any) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # with the process that started it, a run ends as well
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def _end_with(laboratory: int) -> None:
+    """With the process that asked for it a run ends as well; the server between them, its parent, would live on."""
+    try:
+        ended = os.pidfd_open(laboratory)
+    except ProcessLookupError:
+        os._exit(1)
+    except (AttributeError, OSError):  # no Linux, or an old one
+        return
+
+    def watch() -> None:
+        select.select([ended], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _child(one: LabTrial | Trial, keep: bool, tells: Any, laboratory: int) -> None:
+    _end_with(laboratory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who waits for it decides
     tune_process()
     try:
