@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from milepost.branching import check_branches
 from milepost.call_style import style_of
 from milepost.critics import check_teacher
 from milepost.demonstrations import demonstrations, fill, some
@@ -52,7 +51,7 @@ from milepost.store import Run, check_place
 from milepost.tasks import TaskSet, load_tasks
 from milepost.tools import TERSE, Style
 from milepost.types import RecipeError, Task
-from milepost.world import World, check_rule
+from milepost.world import World, check_world
 
 
 @contextmanager
@@ -73,8 +72,7 @@ def open_session(
         recipe = existing.recipe if existing else recipe
         spec = find_env(recipe.env.name, "env.name") if recipe.env.name else None
         if spec:
-            check_rule(recipe.env, spec)
-            check_branches(recipe.credit, spec)
+            check_world(recipe, spec)
         if existing and spec:
             check_version(existing, spec)
         grader: Grader | EnvGrader = EnvGrader.of(recipe, spec) if spec else Grader(recipe.reward)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from milepost.branching import Saved, branches_here
+from milepost.branching import Saved, branches_here, check_branches
 from milepost.credit_sections import BranchSection
 from milepost.engines.base import Sampler, SampleRequest, SamplingSettings
 from milepost.env import Action, EnvSpec, Observation, Script, State, fingerprint, state_key
@@ -28,6 +28,7 @@ from milepost.history import History
 from milepost.host_main import Garbage
 from milepost.hosts import Fault, Host, Hosts
 from milepost.pump import Pump
+from milepost.recipe import Recipe
 from milepost.rollout import Codec, sizes_of
 from milepost.scripted import play_script
 from milepost.sections import EnvSection
@@ -99,6 +100,12 @@ def _asked(what: str, function: Callable[..., Any], *facts: Any) -> Any:
         return function(*facts)
     except Exception as error:
         raise Garbage(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+def check_world(recipe: Recipe, spec: EnvSpec) -> None:
+    """Refuses what a recipe asks of an environment that does not have it. Raises RecipeError."""
+    check_rule(recipe.env, spec)
+    check_branches(recipe.credit, spec)
 
 
 def check_rule(limits: EnvSection, spec: EnvSpec) -> None:

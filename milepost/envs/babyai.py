@@ -140,9 +140,8 @@ class Level:
         made: Any = gymnasium.make(name, disable_env_checker=True)
         self.grid = made.unwrapped
         self.grid.reset(seed=seed)
-        self.grid.max_steps = (
-            1 << 40
-        )  # the recipe's budgets count; the package pays less the later, and below 0 beyond its own
+        # The recipe's budgets count: the package pays less the later, and below 0 beyond its own.
+        self.grid.max_steps = 1 << 40
         self.mission = str(self.grid.mission)
         self.identity = (self.mission, str(self.grid.hash(64)))
         self.instrs: Any = getattr(self.grid, "instrs", None)

@@ -13,6 +13,7 @@ import os
 import platform
 import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 NEW_MOUNT, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x20000, 0x02000000, 0x04000000, 0x08000000
@@ -107,13 +108,19 @@ def build_root(
         os.makedirs(path, exist_ok=True)
     Path("/etc/passwd").write_text(f"sandbox:x:{INSIDE_ID}:{INSIDE_ID}::/tmp:/bin/false\n")
     Path("/etc/group").write_text(f"sandbox:x:{INSIDE_ID}:\n")
-    hidden = [path for path in (*folders, *parts) if path.startswith(tuple(f"{own}/" for own in PRIVATE_FOLDERS))]
-    for path in hidden:
-        _show(path, _ASIDE + path, NO_DEV)
+    hidden = list[str]()
+    for path in (*folders, *parts):  # what is inside a folder goes with it
+        if _below(path, PRIVATE_FOLDERS) and not _below(path, hidden):
+            hidden.append(path)
+            _show(path, _ASIDE + path, NO_DEV)
     check(linux().umount2(b"/old", DETACH), "umount")
     os.rmdir("/old")
     make_read_only("/")
     return hidden
+
+
+def _below(path: str, folders: Iterable[str]) -> bool:
+    return path.startswith(tuple(f"{folder}/" for folder in folders))
 
 
 def _show(source: str, path: str, extra: int) -> None:

@@ -30,7 +30,7 @@ from milepost.stages.compare import cpu_of
 from milepost.stages.trials import Trial, check_no_seed, check_trial, read_seeds, reports_of, warm_start, warm_start_cpu
 from milepost.store import Run
 from milepost.types import RecipeError
-from milepost.world import check_rule
+from milepost.world import check_world
 
 SIDES = ("with", "without")
 
@@ -161,7 +161,7 @@ def _check_reward(recipe: Recipe) -> None:
     """What a run would refuse: found now, and not when the other arm has been trained for an hour."""
     if recipe.env.name:
         spec = find_env(recipe.env.name, "env.name")
-        check_rule(recipe.env, spec)
+        check_world(recipe, spec)
         order = prove(make_reward(recipe, spec), spec, recipe)
     else:
         order = check_functions(recipe)
