@@ -304,10 +304,11 @@ def calls_by_turn(policy, num_turns):
 
 @pytest.mark.parametrize("num_turns", [40, pytest.param(200, marks=pytest.mark.nightly)])
 def test_a_late_turn_takes_no_more_steps_than_an_early_one(policy, num_turns):
-    """One token per turn, so that turns are alike: calls are counted, since clocks would say little here."""
+    """One token per turn, so that turns are alike: calls are counted, since clocks would say little here. A turn that
+    waits for another thread takes a few calls more, by chance; what a longer past costs, every turn pays."""
     counts = calls_by_turn(policy, num_turns)
     early, late = counts[10:20], counts[-10:]
-    assert np.median(late) <= 1.02 * np.median(early)
+    assert late.min() <= 1.02 * early.min()
 
 
 def test_the_calls_of_a_long_episode_keep_to_their_budget(policy):
