@@ -79,7 +79,9 @@ def _compared(episodes: Sequence[Steps], visits: Sequence[Visit], section: Credi
         by_episode[index].append(float(episodes[index].returns[turn]))
     means = {index: float(np.mean(values)) for index, values in by_episode.items()}
     values = np.array(list(means.values()))
-    if is_constant(values):
+    # An episode that came by twice, for 1 and for .5, differs from one of .75: but there is nothing to scale by.
+    spread = values if section.scale == "group" else np.concatenate(list(by_episode.values()))
+    if len(means) < 2 or is_constant(spread):
         return {}
     divisor = standard_deviation(values, section.std) + section.delta if section.scale == "group" else 1.0
     told: dict[Visit, float] = {}

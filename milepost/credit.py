@@ -72,16 +72,18 @@ def assign(
         told = _distilled(batch, section, teacher_gaps)
     elif section.rule == "branch":
         per_turn, turn_weights = _branch(batch, section)
-        told, weights = _per_token(batch, per_turn), _per_token(batch, turn_weights)
+        weights = _per_token(batch, turn_weights)
+        told = [np.where(w > 0, a, 0.0) for a, w in zip(_per_token(batch, per_turn), weights)]
     else:
         told = _per_token(batch, _per_turn(batch, section, turn_rewards or {}, turn_values))
     compared = part_weights is None and section.rule in ("episode", "discounted")
-    silent = _silent_groups(batch, section.resolved_baseline) if compared else _quiet_groups(batch, told)
+    heard = batch.counted if weights is None else [bool(w.any()) for w in weights]
+    silent = _silent_groups(batch, section.resolved_baseline) if compared else _quiet_groups(batch, told, heard)
     flat = iter(
         Credit(
             e.id,
-            told[i] if trained else np.zeros(e.num_sampled),
-            trained and (weights is None or bool(weights[i].any())),
+            told[i] if trained or weights is not None else np.zeros(e.num_sampled),
+            trained if weights is None else heard[i],
             in_baseline,
             e.group_id in silent,
             None if weights is None else weights[i],
@@ -288,9 +290,10 @@ def _branch(batch: _Judged, section: CreditSection) -> tuple[list[np.ndarray], l
         paths = []
         for i in members:
             parent, turn = batch.episodes[i].branch_of or (None, 0)
-            total = batch.totals[i] if batch.counted[i] else 0.0
-            paths.append(Path(total, len(batch.episodes[i].turns), batch.counted[i],
-                              -1 if parent is None else place[parent], turn))  # fmt: skip
+            in_baseline, trained = batch.rules[i]
+            total = batch.totals[i] if in_baseline else 0.0
+            paths.append(Path(total, len(batch.episodes[i].turns), in_baseline,
+                              -1 if parent is None else place[parent], turn, trained))  # fmt: skip
         for i, advantage, weight in zip(members, *tree_credit(paths, section)):
             told[i], weights[i] = advantage, weight
     return told, weights
@@ -352,7 +355,7 @@ def _silent_groups(batch: _Judged, baseline: str) -> set[Hashable]:
     return {name for name, index in members_of(batch.names).items() if is_constant(total[index[mask[index]]])}
 
 
-def _quiet_groups(batch: _Judged, told: Sequence[np.ndarray]) -> set[Hashable]:
+def _quiet_groups(batch: _Judged, told: Sequence[np.ndarray], heard: Sequence[bool]) -> set[Hashable]:
     """Groups in which nobody is told anything."""
-    telling = {name for name, values, there in zip(batch.names, told, batch.counted) if there and np.any(values)}
+    telling = {name for name, values, there in zip(batch.names, told, heard) if there and np.any(values)}
     return set[Hashable](batch.names) - telling

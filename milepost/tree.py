@@ -12,7 +12,8 @@ V(t): mean total of the continuations from t; V(0): of the other trunks, each wi
 
 Where a path splits into m, each branch carries 1/m of its weight: all steps of a tree weigh as those of one episode, and
 a token that several leaves share is trained once, with their weighted mean. That equals the sum over root-to-leaf paths,
-each with the weight of its leaf.
+each with the weight of its leaf. A path that is out of the loss takes its own weight with it and leaves the others theirs:
+a trunk that was cut is trained as far as others continued it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Path:
     """Whether its total may be compared with."""
     parent: int = -1
     turn: int = 0
+    trained: bool = True
+    """Whether what it alone sampled is in the loss."""
 
 
 @dataclass
@@ -51,11 +54,11 @@ class Tree:
 def tree_credit(paths: Sequence[Path], section: CreditSection) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """(advantage, weight) of each turn of each path of one group; a continuation's shared turns have weight 0."""
     trees = trees_of(paths)
-    weight = [np.ones(p.num_turns) for p in paths]
+    weight = [np.zeros(p.num_turns) for p in paths]
     told = [np.zeros(p.num_turns) for p in paths]
     form = section.branches.form
     for tree in trees:
-        _weigh(tree, paths, weight, trained=form != "vine")
+        _weigh(tree, paths, weight, measured=form == "vine")
     if form in ("differences", "vine"):
         _tell_differences(trees, paths, told, section)
     else:
@@ -72,51 +75,52 @@ def trees_of(paths: Sequence[Path]) -> list[Tree]:
     return list(trees.values())
 
 
-def _weigh(tree: Tree, paths: Sequence[Path], weight: list[np.ndarray], *, trained: bool) -> None:
-    left = 1.0
-    for turn, leaves in tree.points.items():
-        if trained:
-            left /= len(leaves) + 1
-            weight[tree.trunk][turn:] = left
+def _weigh(tree: Tree, paths: Sequence[Path], weight: list[np.ndarray], *, measured: bool) -> None:
+    """Each leaf its share, each turn of the trunk the shares of the trained leaves below it. `measured`: continuations
+    have none."""
+    trunk, own = paths[tree.trunk], weight[tree.trunk]
+    left, last = 1.0, max(tree.points, default=-1)
+    for turn, leaves in tree.points.items() if not measured else ():
+        left /= len(leaves) + (trunk.counted or turn < last)  # one that ends in a fault is no way on from its last point
         for leaf in leaves:
-            weight[leaf][:turn] = 0.0
-            weight[leaf][turn:] = left if trained else 0.0
+            weight[leaf][turn:] = share = left * paths[leaf].trained
+            own[:turn] += share
+    own += left * trunk.trained
 
 
 def _tell_differences(
     trees: Sequence[Tree], paths: Sequence[Path], told: list[np.ndarray], section: CreditSection
 ) -> None:  # fmt: skip
-    counted = [tree for tree in trees if paths[tree.trunk].counted]
-    roots = [_whole(tree, paths) for tree in counted]
-    for tree in trees:
+    heard = [tree for tree in trees if paths[tree.trunk].counted or tree.points]
+    roots = [_whole(tree, paths) for tree in heard]
+    for at, tree in enumerate(heard):
         trunk = paths[tree.trunk]
-        if trunk.counted:
-            at = counted.index(tree)
-            others = roots[:at] + roots[at + 1 :] if section.resolved_baseline == "loo" else roots
-            start = 0.0 if section.resolved_baseline == "none" else float(np.mean(others)) if others else roots[at]
-            if len(roots) < 2 and not tree.points and section.resolved_baseline != "none":
-                start = trunk.total  # alone: nothing is compared
-            values = [float(np.mean([paths[leaf].total for leaf in leaves])) for leaves in tree.points.values()]
-            turns = [0, *tree.points, trunk.num_turns]
-            for (first, last), step in zip(pairwise(turns), differences([start, *values], trunk.total)):
-                told[tree.trunk][first:last] = step
+        end = [trunk.total] * trunk.counted
+        others = roots[:at] + roots[at + 1 :] if section.resolved_baseline == "loo" else roots
+        start = 0.0 if section.resolved_baseline == "none" else float(np.mean(others)) if others else roots[at]
+        if len(roots) < 2 and not tree.points and section.resolved_baseline != "none":
+            start = trunk.total  # alone: nothing is compared
+        values = [float(np.mean([paths[leaf].total for leaf in leaves])) for leaves in tree.points.values()]
+        turns = [0, *tree.points, trunk.num_turns]
+        for first, last, step in zip(turns, turns[1:], differences([start, *values, *end])):
+            told[tree.trunk][first:last] = step
         for turn, leaves in tree.points.items():
             for leaf in leaves:
-                rivals = [paths[other].total for other in leaves if other != leaf] + [trunk.total] * trunk.counted
+                rivals = [paths[other].total for other in leaves if other != leaf] + end
                 told[leaf][turn:] = minus(paths[leaf].total, float(np.mean(rivals))) if rivals else 0.0
 
 
-def differences(values: Sequence[float], final: float) -> np.ndarray:
-    """V₁ − V₀, V₂ − V₁, …, final − V_last; they add up to final − V₀."""
-    return minus([*values[1:], final], values)
+def differences(values: Sequence[float]) -> np.ndarray:
+    """V₁ − V₀, V₂ − V₁, …; they add up to the last less the first."""
+    return minus(values[1:], values[:-1])
 
 
 def _whole(tree: Tree, paths: Sequence[Path]) -> float:
     """Expected total from the start, as this tree saw it: its leaves by their weights."""
-    value = paths[tree.trunk].total
+    value = [paths[tree.trunk].total] * paths[tree.trunk].counted
     for leaves in reversed(tree.points.values()):
-        value = float(np.mean([value, *(paths[leaf].total for leaf in leaves)]))
-    return value
+        value = [float(np.mean([*value, *(paths[leaf].total for leaf in leaves)]))]
+    return value[0]
 
 
 def _tell_leaves(

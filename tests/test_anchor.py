@@ -98,6 +98,15 @@ def test_b2_each_episode_counts_once_however_often_it_comes_by():
     assert first == pytest.approx([0.9, 1.0]) and second == pytest.approx([-0.95])
 
 
+@pytest.mark.parametrize("baseline", ["mean", "loo"])
+def test_visits_differ_though_the_means_of_episodes_are_equal(baseline):
+    # One comes by for 1 and for .5, the other for .75: both means are .75, and nothing is left to scale by.
+    episodes = [("ss", [1.0, 0.5]), ("s", [0.75])]
+    assert [t.tolist() for t in anchor(episodes, baseline=baseline)] == [[0.25, -0.25], [0.0]]
+    assert [t.tolist() for t in anchor(episodes, scale="group")] == [[0.0, 0.0], [0.0]]
+    assert anchor([("ss", [1.0, 0.5])], baseline=baseline)[0].tolist() == [0.0, 0.0]  # alone
+
+
 def test_other_groups_and_unknown_states_are_compared_with_nothing():
     apart = [Steps(g, ("s",), ("",), np.array([r]), r) for g, r in (("g", 1.0), ("h", 0.0))]
     assert np.concatenate(anchor_advantages(apart, CreditSection(rule="anchor"))).tolist() == [0.0, 0.0]

@@ -27,7 +27,7 @@ from milepost.loss import policy_loss
 from milepost.models import load_model
 from milepost.recipe import make_recipe
 from milepost.sections import CorrectionSection, EnvSection, KlSection, LossSection, ModelSection, RolloutSection
-from milepost.types import Credit, EpisodeId, RecipeError, Reward, Sampled, StopKind, Turn
+from milepost.types import Credit, EpisodeId, RecipeError, Reward, Sampled, StopKind, StopReason, Turn
 from milepost.world import World, play_world
 
 
@@ -242,7 +242,7 @@ def paths_of(trunk, episodes, totals, form):
             steps, after = stretches_of(trunk, episodes, totals, form)
             told = [step for step, last, first in zip(steps, turns[1:], turns) for _ in range(first, min(last, own))]
             told += [after(leaf, turns.index(own) - 1)] * (len(episode.turns) - own) if leaf != trunk else []
-        yield replace(episode, branch_of=None), float(weight), told
+        yield replace(episode, branch_of=None), float(weight) * (episode.stop is not CUT), told
 
 
 @pytest.fixture(scope="module")
@@ -255,27 +255,37 @@ def grown(policy):
     return groups
 
 
+CUT = StopReason(StopKind.TRUNCATED, "tokens")
+ENDED = StopReason(StopKind.TERMINATED, "ended")
+
+
+@pytest.mark.parametrize("cut", [(), (0, 3, 4, 7, 8)])
 @pytest.mark.parametrize(
     ("form", "executor"),
     [("differences", "plain"), ("vine", "packed"), ("tree", "plain"), ("tree", "packed"), ("treerl", "packed")],
 )
-def test_the_gradient_of_a_tree_is_the_sum_over_its_root_to_leaf_paths(policy, grown, form, executor):
-    """1e-5 in float32. The plain side knows nothing of trees: episodes, a number per turn, and a weight for each."""
+def test_the_gradient_of_a_tree_is_the_sum_over_its_root_to_leaf_paths(policy, grown, form, executor, cut):
+    """1e-5 in float32. The plain side knows nothing of trees: episodes, a number per turn, and a weight for each. Those
+    `cut` are compared with and out of the loss, trunks and continuations: no path of theirs is trained, all others are."""
+    grown = [replace(g, episodes=tuple(replace(e, stop=CUT if i in cut else ENDED) for i, e in enumerate(g.episodes)))
+             for g in grown]  # fmt: skip
     totals = [[float(i % 3 == 0) + (i % 4) / 4 for i, _ in enumerate(g.episodes)] for g in grown]
     section = CreditSection(rule="branch", baseline="mean" if form == "tree" else "auto", branches={"form": form})
-    credits = assign(grown, [[Reward(t) for t in some] for some in totals], section, RolloutSection(truncated="score"))
+    credits = assign(grown, [[Reward(t) for t in some] for some in totals], section, RolloutSection())
     episodes = [e for g in grown for e in g.episodes]
-    tree = build_batch(episodes, [c for row in credits for c in row], aggregate="constant", constant=10)
-    # Each token is trained once; as a measure alone, not at all.
-    assert tree.num_events == sum(e.num_own for e in episodes if not e.branch_of or form != "vine")
+    credits = [c for row in credits for c in row]
+    tree = build_batch(episodes, credits, aggregate="constant", constant=10)
+    if not cut:  # each token is trained once; as a measure alone, not at all
+        assert tree.num_events == sum(e.num_own for e in episodes if not e.branch_of or form != "vine")
     paths = [path for g, some in zip(grown, totals) for i in range(3) for path in paths_of(i, g.episodes, some, form)]
     plain = []
     for e, weight, told in paths:
         advantages = np.repeat(told, [len(turn.sampled.ids) for turn in e.turns])
         plain.append(Credit(e.id, advantages, weight > 0, True, weights=np.full(e.num_sampled, weight)))
     batch = build_batch([e for e, _, _ in paths], plain, aggregate="constant", constant=10)
-    # `constant` divides by the number of episodes: six trees there, as many as there are paths here.
-    expected = gradient(policy, batch) * sum(c.trained for c in plain) / 6
+    # `constant` divides by the number of episodes: trees there, as many as there are paths here.
+    trees = {e.branch_of[0] if e.branch_of else e.id for e, c in zip(episodes, credits) if c.trained}
+    expected = gradient(policy, batch) * sum(c.trained for c in plain) / len(trees)
     torch.testing.assert_close(gradient(policy, tree, executor), expected, rtol=0, atol=1e-5)
     assert expected.abs().max() > 1e-2
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,7 +20,7 @@ def credit(paths, form="differences", sqrt=False, **settings):
 
 
 def test_b7_values_of_a_chain_become_steps_that_add_up():
-    steps = differences([0.25, 0.5, 0.25], 1.0)
+    steps = differences([0.25, 0.5, 0.25, 1.0])
     assert steps.tolist() == [0.25, -0.25, 0.75] and steps.sum() == 1 - 0.25
 
 
@@ -88,16 +90,33 @@ def test_what_cannot_be_compared_is_left_out():
     assert weight[0].tolist() == [1, 1, 0.5, 0.5] and told[2].tolist() == [0] * 4
 
 
+def test_a_trunk_out_of_the_loss_is_trained_as_far_as_others_continue_it():
+    # Cut, with two that continue it from turn 2 and earn 1 each: V(2) − V(0) = 1 − 0 for the two turns they share.
+    cut = [Path(0.0, 3, trained=False), Path(0.0, 2), Path(1.0, 4, True, 0, 2), Path(1.0, 3, True, 0, 2)]
+    told, weight = credit(cut)
+    assert weight[0] == pytest.approx([2 / 3, 2 / 3, 0]) and told[0][:2].tolist() == [1, 1]
+    assert [w.tolist() for w in weight[1:]] == [[1, 1], [0, 0, 1 / 3, 1 / 3], [0, 0, 1 / 3]]
+    assert told[1] == pytest.approx([-2 / 3] * 2) and told[2][2:].tolist() == [0.5] * 2  # the cut one's 0 is compared with
+    assert not credit(cut, "vine")[1][0].any()  # continuations that only measure leave nothing to train
+    # A fault says nothing, and is no way on from the last point: its two continuations share the tree.
+    fault = [Path(0.0, 3, False, trained=False), Path(0.0, 2), Path(1.0, 4, True, 0, 2), Path(0.0, 3, True, 0, 2)]
+    told, weight = credit(fault)
+    assert [w.tolist() for w in weight] == [[1, 1, 0], [1, 1], [0, 0, 0.5, 0.5], [0, 0, 0.5]]
+    assert told[0].tolist() == [0.5, 0.5, 0] and told[1].tolist() == [-0.5] * 2
+    assert told[2][2:].tolist() == [1, 1] and told[3][2:].tolist() == [-1]
+
+
 @st.composite
 def groups(draw):
     paths = []
     for _ in range(draw(st.integers(1, 3))):
         turns = draw(st.integers(1, 6))
         trunk = len(paths)
-        paths.append(Path(draw(st.integers(0, 3)) / 3, turns))
+        paths.append(Path(draw(st.integers(0, 3)) / 3, turns, trained=draw(st.booleans())))
         for at in sorted(draw(st.sets(st.integers(0, turns - 1), max_size=2))):
             for _ in range(draw(st.integers(1, 3))):
-                paths.append(Path(draw(st.integers(0, 3)) / 3, at + draw(st.integers(1, 4)), True, trunk, at))
+                end, total = at + draw(st.integers(1, 4)), draw(st.integers(0, 3)) / 3
+                paths.append(Path(total, end, True, trunk, at, draw(st.booleans())))
     return paths
 
 
@@ -113,12 +132,13 @@ def root_to_leaf(paths):
         for turn in sorted(points):
             if path.parent < 0 or turn <= path.turn:
                 weight /= points[turn] + 1
-        yield index, weight
+        yield index, weight * path.trained
 
 
 @given(paths=groups())
 @hypothesis_settings(max_examples=150, deadline=None)
 def test_a_tree_weighs_as_one_episode(paths):
+    paths = [replace(path, trained=True) for path in paths]
     _, weight = credit(paths)
     leaves = dict(root_to_leaf(paths))
     for trunk in (i for i, p in enumerate(paths) if p.parent < 0):
