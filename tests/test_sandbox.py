@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from milepost.bench_sandbox import SandboxBench
 from milepost.cli import main
-from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.pool import LEVELS, Sandbox
 from milepost.sandbox.probe import num_descendants, probe
 from milepost.sandbox.runs import Limits, Ran, _records, calls, checks, program
 from milepost.sandbox.runtime import runtime
@@ -53,6 +53,31 @@ def test_a_program_reads_and_writes(box: Sandbox) -> None:
     )
     assert (ran.ended, ran.exit_code, ran.out, ran.err) == ("exit", 0, "bña\nTrue\n", "aside\n")
     assert 0 < ran.cpu_seconds < 2 and ran.peak_mb > 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(open('/dev/stdin').read())",
+        "import sys\nsys.stdin = open('/dev/stdin', encoding='utf-8')\nprint(input())\nprint(input())",
+        "import os\nprint(os.read(os.open('/dev/stdin', os.O_RDONLY), 99).decode())",
+        "import pathlib\npathlib.Path('/dev/stdout').write_text(pathlib.Path('/dev/stdin').read_text())",
+        "import io\nsource, sink = io.open('/dev/fd/0', 'rb'), open(b'/proc/self/fd/1', 'wb')\nsink.write(source.read())",
+        "import fileinput, sys\nfor line in fileinput.input('/dev/stdin'): sys.stdout.write(line)",
+    ],
+)
+@pytest.mark.parametrize("levels", [LEVELS[:2], ("landlock",)], ids=" or ".join)
+def test_the_three_streams_can_be_opened_by_name(code: str, levels: tuple[str, ...]) -> None:
+    """as many solutions of contests do; /proc is not needed for it."""
+    try:
+        with Sandbox(1, limits=LIMITS, levels=levels) as box:
+            ran = run(box, code, "añb\nc\n")
+            assert (ran.ended, ran.exit_code, ran.out.strip()) == ("exit", 0, "añb\nc"), ran.err
+            failed = run(box, "open('/dev/stderr', 'w').write('aside\\n')\nopen('/dev/fd/77')")
+    except RecipeError as error:
+        pytest.skip(str(error))
+    assert failed.err.startswith("aside\n") and failed.err.endswith("OSError: [Errno 9] Bad file descriptor\n")
+    assert "child.py" not in failed.err
 
 
 def test_the_order_of_results_is_that_of_the_runs() -> None:
@@ -401,7 +426,7 @@ lines = (0x20, 0, 0, 0), (0x15, 0, 1, (272, 97)[MACHINE]), (0x06, 0, 0, 0x50000 
 install_filter(b"".join(struct.pack("=HBBI", *line) for line in lines))
 from milepost.bench_sandbox import SandboxBench
 from milepost.cli import main
-from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.pool import LEVELS, Sandbox
 from milepost.sandbox.runs import program
 from milepost.types import RecipeError
 with Sandbox(1) as box:
@@ -429,7 +454,7 @@ def test_where_namespaces_are_forbidden_the_next_wall_is_used_or_it_is_said() ->
 UNPRIVILEGED = """
 from milepost.bench_sandbox import SandboxBench
 from milepost.cli import main
-from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.pool import LEVELS, Sandbox
 from milepost.sandbox.runs import Limits, program
 with Sandbox(1, limits=Limits(processes=8)) as box:
     code = "import os\\nprint(os.getuid())\\ntry:\\n    os.fork()\\nexcept OSError:\\n    print('refused')"
@@ -521,7 +546,7 @@ ABANDONED = """
 import sys, threading
 from milepost.bench_sandbox import SandboxBench
 from milepost.cli import main
-from milepost.sandbox.pool import Sandbox
+from milepost.sandbox.pool import LEVELS, Sandbox
 from milepost.sandbox.runs import Limits, program
 box = Sandbox(1, limits=Limits(seconds=60, memory_mb=64))
 print(box.pids[0], *set(box.isolation.facts["groups"].values()), flush=True)

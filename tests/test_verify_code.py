@@ -199,6 +199,43 @@ def test_other_expectations(box: Sandbox) -> None:
     assert paid(box, "def f(): return (1,)", exact, exact_types=True) == 0.0
 
 
+OWN = "class {0}(Exception): pass\ndef f(x): raise {0}"
+LYING = """
+class Says(type):
+    __name__ = property(lambda kind: "ZeroDivisionError")
+class Own(Exception, metaclass=Says): pass
+def f(x): raise Own
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "raises", "expected"),
+    [
+        ("def f(x): 1 / 0", "ZeroDivisionError", 1),
+        ("def f(x): 1 / 0", "ArithmeticError", 1),  # as `except ArithmeticError` would catch it
+        ("class Own(ZeroDivisionError): pass\ndef f(x): raise Own", "ZeroDivisionError", 1),
+        (OWN.format("ZeroDivisionError"), "ZeroDivisionError", 0),
+        ("import builtins\n" + OWN.format("KeyError") + "\nbuiltins.KeyError = KeyError", "KeyError", 0),
+        (LYING, "ZeroDivisionError", 0),
+        ("def f(x): open('/nowhere')", "IOError", 1),  # another name of OSError
+        ("import json\ndef f(x): json.loads('{')", "json.JSONDecodeError", 1),
+        ("import json\ndef f(x): json.loads('{')", "json.decoder.JSONDecodeError", 1),
+        ("import json\ndef f(x): json.loads('{')", "JSONDecodeError", 1),
+        (OWN.format("JSONDecodeError"), "json.JSONDecodeError", 0),
+        (OWN.format("JSONDecodeError") + "\nJSONDecodeError.__module__ = 'json.decoder'", "json.JSONDecodeError", 0),
+        (OWN.format("Empty"), "Empty", 1),  # where the task asks for a class of that name
+    ],
+)
+def test_an_exception_is_that_class_and_not_one_of_its_name(box: Sandbox, code: str, raises: str, expected: int) -> None:
+    assert paid(box, code, {"entry_point": "f", "tests": [{"args": [0], "raises": raises}]}) == expected
+
+
+def test_assertions_too_catch_the_built_in_exception_alone(box: Sandbox) -> None:
+    gold = {"entry_point": "f", "tests": ["try:\n    f(0)\n    assert False\nexcept ZeroDivisionError:\n    pass"]}
+    assert paid(box, "def f(x): 1 / 0", gold) == 1
+    assert paid(box, OWN.format("ZeroDivisionError"), gold) == 0
+
+
 def test_tolerance_is_stated_by_gold_or_recipe(box: Sandbox) -> None:  # case D42
     third = {"entry_point": "f", "tests": [{"args": [], "expected": 0.3333333333}]}
     code = "def f(): return 0.333"

@@ -344,6 +344,28 @@ def test_latex_that_shows_nothing_fills_no_box_and_no_block(content):
 
 
 @pytest.mark.parametrize(
+    "content",
+    ["\u3164", "\u115f\u1160", "\uffa0", "\u2800", "\u034f", "\ufe0f", "\U000e0041", "\x07", "&nbsp;", "&#8203;",
+     "&#x3164;", "&zwnj;&emsp;", "<!-- four -->", "<!-- four", r"\phantom{4}", r"\hphantom{4}"],
+)  # fmt: skip
+def test_what_shows_nothing_fills_no_block(content):
+    """Fillers of Hangul are letters to Unicode, and an entity looks like a word."""
+    gold = {"blocks": ["think", "answer"]}
+    for block in (f"<think>two and two</think><answer>{content}</answer>", f"<think>{content}</think><answer>4</answer>"):
+        verdict = score(answer=block, gold=gold)
+        assert verdict["score"] == 0 and "is empty" in verdict["compared"], verdict
+    shown = f"<think>two and two</think><answer>4{content}</answer>"
+    assert score(answer=shown, gold=gold)["score"] == 1
+    assert score(answer=rf"\boxed{{{content}}}", gold={"boxes": 1})["score"] == 0
+
+
+@pytest.mark.parametrize("content", ["a &lt; b", "한국어", "&#52;", "<br>", "&lt;br&gt;", "a &amp;&amp; b", "四", "a<b>c"])
+def test_what_shows_something_fills_a_block(content):
+    gold = {"blocks": ["think", "answer"]}
+    assert score(answer=f"<think>two and two</think><answer>{content}</answer>", gold=gold)["score"] == 1
+
+
+@pytest.mark.parametrize(
     ("content", "expected"), [("∞", 1), ("<", 1), ("∅", 1), ("-", 0), ("=", 0), ("...", 0), (r"\text{no}", 1)]
 )
 def test_a_sign_may_be_an_answer_but_no_reasoning(content, expected):

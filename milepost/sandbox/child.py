@@ -18,11 +18,13 @@ import io
 import json
 import linecache
 import os
+import re
 import struct
 import sys
 import threading
 import traceback
 import types
+import weakref
 from typing import Any
 
 from milepost.sandbox.plain import NotPlain, decode, encode
@@ -31,10 +33,18 @@ RESULTS, FROM_PEER, TO_PEER = 3, 4, 5
 FILE = "solution.py"
 MAX_MESSAGE = 8 << 20
 _SIZE = struct.Struct(">I")
+_NAME, _MODULE, _MRO = (type.__dict__[name].__get__ for name in ("__name__", "__module__", "__mro__"))
+"""Of a class, past what its metaclass may say."""
+_BUILTIN = {name: kind for name, kind in vars(builtins).items()
+            if isinstance(kind, type) and issubclass(kind, BaseException)}  # fmt: skip
+_OPENED: list[weakref.ref] = []
+"""What was opened on a descriptor: it is written out at the end, as the interpreter would."""
+_STREAM = re.compile(r"/dev/(?:(stdin)|(stdout)|(stderr))|/(?:dev|proc/self)/fd/(\d{1,3})", re.ASCII)
 
 
 def run(job: dict[str, Any]) -> int:
     """Plays the job's role; returns the exit status."""
+    _offer_streams()
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         errors = "backslashreplace" if name == "stderr" else "surrogateescape" if name == "stdin" else "surrogatepass"
         raw = open(fd, mode + "b", closefd=False)  # noqa: SIM115
@@ -47,11 +57,41 @@ def run(job: dict[str, Any]) -> int:
     return _finish(role(job))
 
 
+def _offer_streams() -> None:
+    """/dev/stdin and its like are there for whoever opens them in Python. As files they would need /proc, which stays out;
+    what is opened so is another descriptor of a stream that this process has already."""
+    open_: Any = io.open
+    os_open = os.open
+
+    def stream(file: Any) -> int | None:
+        path = os.fspath(file) if isinstance(file, os.PathLike) else file
+        found = _STREAM.fullmatch(os.fsdecode(path)) if isinstance(path, (str, bytes)) else None
+        return None if found is None else os.dup(int(found[4]) if found[4] else (found.lastindex or 1) - 1)
+
+    def open(file: Any, *args: Any, opener: Any = None, **named: Any) -> Any:
+        fd = stream(file) if opener is None else None
+        opened = open_(file if fd is None else fd, *args, opener=opener, **named)
+        if fd is not None or isinstance(file, int):
+            _OPENED.append(weakref.ref(opened))
+        return opened
+
+    def open_low(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        fd = stream(path)
+        return os_open(path, flags, mode, dir_fd=dir_fd) if fd is None else fd
+
+    builtins.open = io.open = open  # type: ignore[assignment]
+    os.open = open_low  # type: ignore[assignment]
+    os.supports_dir_fd.add(open_low)
+
+
 def _finish(code: int) -> int:
     """As the interpreter ends: other threads, atexit, buffers."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
+        for opened in _OPENED:
+            if (file := opened()) is not None and not file.closed:
+                file.flush()
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:
@@ -88,10 +128,16 @@ def _exit_code(ending: SystemExit) -> int:
 
 
 def _complain(error: BaseException) -> str:
-    """The traceback below the code's first frame, also to standard error."""
+    """The traceback below the code's first frame, also to standard error; frames of this file are left out at both ends."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
+    last, at = trace, trace
+    while at is not None:
+        last = at if at.tb_frame.f_code.co_filename != __file__ else last
+        at = at.tb_next
+    if last is not None:
+        last.tb_next = None
     text = "".join(traceback.format_exception(type(error), error, trace, limit=20))
     print(text, end="", file=sys.stderr, flush=True)
     return text
@@ -131,7 +177,18 @@ def _answer(module: types.ModuleType, entry: str, args: Any, kwargs: Any, after:
 
 def _failure(error: BaseException) -> list[Any]:
     text = _complain(error)
-    return ["error", [kind.__name__ for kind in type(error).__mro__], text[-2000:]]
+    return ["error", [name for kind in _MRO(type(error)) for name in _names_of(kind)], text[-2000:]]
+
+
+def _names_of(kind: type) -> list[str]:
+    """What a class of exceptions may be asked for by: ValueError is the built-in one alone, json.JSONDecodeError also
+    JSONDecodeError and json.decoder.JSONDecodeError."""
+    name, module = str(_NAME(kind)), str(_MODULE(kind))
+    if name in _BUILTIN:  # OSError goes by EnvironmentError and IOError too
+        return [known for known, one in _BUILTIN.items() if one is kind] or [f"{module}.{name}"]
+    parts = module.split(".")
+    homes = [".".join(parts[:size]) for size in range(1, len(parts) + 1)]
+    return [name, *(f"{home}.{name}" for home in homes if getattr(sys.modules.get(home), name, None) is kind)]
 
 
 def _calls(job: dict[str, Any]) -> int:

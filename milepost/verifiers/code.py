@@ -6,7 +6,8 @@
 Three kinds of gold, told apart by their keys:
 
     functions   "entry_point" and "tests": [{"args", "kwargs", "expected"}]. The function returns data, and this process
-                compares it. "expected_args": what is left of the arguments; "raises": "ValueError"; "args_literal" and
+                compares it. "expected_args": what is left of the arguments; "raises": "ValueError" (the built-in one, or
+                a class derived from it) or "decimal.InvalidOperation"; "args_literal" and
                 "expected_literal": Python literals, for values that JSON does not have
     programs    "tests": [{"input", "output"}]: standard input and output
     assertions  "tests": ["assert add(2, 3) == 5"], or "test": "def check(candidate): …", run in a process of their own in

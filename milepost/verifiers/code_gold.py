@@ -138,7 +138,16 @@ def _literals(test: Any) -> Any:
         raise BadGold(f"args must be a list, one entry per argument, not {type(test['args']).__name__}")
     if not isinstance(test.get("kwargs", {}), dict):
         raise BadGold("kwargs must be a table")
+    if "raises" in test:
+        _check_raises(test["raises"])
     return test
+
+
+def _check_raises(name: Any) -> None:
+    known = getattr(builtins, name, BaseException) if isinstance(name, str) else None
+    is_name = isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
+    if not is_name or not isinstance(known, type) or not issubclass(known, BaseException):
+        raise BadGold(f'raises {str(name)[:60]!r} names no exception, such as "ValueError" or "json.JSONDecodeError"')
 
 
 def _entry(gold: Mapping[str, Any], kind: str, tests: Sequence[Any]) -> str:

@@ -32,7 +32,12 @@ _REASONING = re.compile(
     r"|<\|(?:begin|end)_of_thought\|>|<\|(?:start|end)_thinking\|>",
     re.IGNORECASE,
 )
-_INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]+")
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]+"
+)
+"""What Unicode calls ignorable (selectors, tags, fillers of Hangul, which count as letters), controls, blank patterns."""
 
 
 def are_places(value: Any) -> bool:
@@ -144,12 +149,12 @@ def _last(found: Sequence[str], name: str, missing: str) -> tuple[str | None, st
 
 
 def blank(text: str) -> bool:
-    """Whether there is nothing to be seen: spaces, and characters without width."""
+    """Whether there is nothing to be seen: spaces, and characters that show nothing."""
     return not seen(text).strip()
 
 
 def seen(text: str) -> str:
-    """The text without characters that have no width."""
+    """The text without characters that show nothing; spaces stay."""
     return _INVISIBLE.sub("", text)
 
 

@@ -13,6 +13,7 @@ How form and correctness go together is said in the recipe (reward_combine.py): 
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,10 +29,11 @@ MAX_REPEATED = 0.5
 _SIGNS = frozenset("<>=≤≥≠+−-×÷∞∅%√∈⊂⊆∪∩¬∧∨→↔")
 _BLOCK_SIGNS = _SIGNS - frozenset("+−-=")
 _DRESS = re.compile(
-    r"\\(?:(?:phantom|hspace|vspace|label|color)\*?\s*\{[^{}]{0,80}\}|(?:text\w{0,6}|math\w{2,6}|boldsymbol|operatorname|boxed|fbox"
-    r"|mbox|hbox|underline|quad|qquad|[lcv]?dots|left|right|displaystyle|null|strut|large|Large)(?![A-Za-z]))"
+    r"<!--.*?(?:-->|\Z)|\\(?:(?:[hv]?phantom|hspace|vspace|label|color)\*?\s*\{[^{}]{0,80}\}|(?:text\w{0,6}|math\w{2,6}|boldsymbol|operatorname|boxed"
+    r"|fbox|mbox|hbox|underline|quad|qquad|[lcv]?dots|left|right|displaystyle|null|strut|large|Large)(?![A-Za-z]))",
+    re.DOTALL,
 )
-"""LaTeX that shows nothing by itself."""
+"""Comments, and LaTeX that shows nothing by itself."""
 _NAME = re.compile(r"[A-Za-z][\w-]{0,39}", re.ASCII)
 _REASONING = {"think", "thinking", "thought", "reasoning"}
 _PLACEHOLDERS = {"answer", "your answer", "your answer here", "answer here", "final answer", "the answer", "my answer",
@@ -160,7 +162,7 @@ def _blocks(text: str, form: Form) -> tuple[str | None, str]:
 
 def empty_of_content(text: str, least: int = 1, *, signs: frozenset[str] = frozenset()) -> str:
     """Why a text says nothing ("is empty", …), or "". Words begin with a letter or a digit, or are one of `signs`."""
-    words = [unit for unit in units_of(_DRESS.sub(" ", text)) if unit[0].isalnum() or unit in signs]
+    words = [unit for unit in units_of(html.unescape(_DRESS.sub(" ", text))) if unit[0].isalnum() or unit in signs]
     if not words:
         return "is empty"
     if " ".join(words) in _PLACEHOLDERS:
