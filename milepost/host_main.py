@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import ctypes
 import inspect
 import json
 import os
@@ -27,11 +26,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from milepost.env import Environment, EnvSpec, Observation, Snapshots, State, canonical
+from milepost.kept import die_with, keep
 from milepost.types import Message, MilepostError
 from milepost.worker_main import FRAME, resolve
 
 ALARM_GRACE_SECONDS = 5.0
-PR_SET_PDEATHSIG = 1
 _ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -296,13 +295,10 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def _settle_in(folder: str, parent: int) -> None:
-    """A fresh process: its own group, so that what it starts dies with it, and its own folder for temporary files."""
+    """A fresh process: its own group, and its own folder for temporary files."""
     with contextlib.suppress(PermissionError):
         os.setsid()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before that took hold
-        os._exit(1)
+    die_with(parent, signal.SIGKILL)
     os.makedirs(folder, exist_ok=True)
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = None
@@ -367,21 +363,25 @@ def _serve_starts(control: socket.socket, name: str, make: Callable[[], Environm
 
 
 def _fork(theirs: socket.socket, control: socket.socket, name: str, make: Callable[[], Environment], folder: str) -> int:
-    """Starts the process of one slot. Where imports left threads behind, forking alone would copy their locks."""
+    """Starts the keeper of one slot's process. Where imports left threads behind, forking alone would copy their locks."""
     me = os.getpid()
     alone = threading.active_count() == 1 and _num_threads() == 1
     pid = os.fork()
     if pid:
         theirs.close()
         return pid
-    try:
-        control.close()
+
+    def work() -> None:
         if not alone:
             theirs.set_inheritable(True)
             boot = ["-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), name, folder]
             os.execv(sys.executable, [sys.executable, "-s", "-P", "-u", *boot])
-        _settle_in(folder, me)
+        _settle_in(folder, os.getppid())
         _serve(theirs, make)
+
+    try:
+        control.close()
+        keep(work, me)
     finally:
         os._exit(1)
 
@@ -398,11 +398,10 @@ def _num_threads() -> int:
 
 
 def _kill(pid: int) -> str:
-    """Ends a slot's process and all it started; how it had ended if it was dead already. Only here are they waited for,
+    """Ends a slot's process and all it started; how it had ended if it was dead already. Only here are keepers waited for,
     so that the id cannot have gone to somebody else."""
-    for kill, target in ((os.killpg, pid), (os.kill, pid)):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(target, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGTERM)
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:

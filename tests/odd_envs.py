@@ -74,6 +74,19 @@ class Counter:
             with open(self.path, "w") as file:
                 file.write(str(subprocess.Popen(["/bin/sleep", "600"]).pid))
             time.sleep(600)
+        if kind.startswith("daemon"):  # a process that nothing but its place in the tree ties to this one
+            reading, writing = os.pipe()
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    os.write(writing, str(os.getpid()).encode())
+                    os.execv("/bin/sleep", ["sleep", "600"])
+                os._exit(0)
+            with open(self.path, "w") as file:
+                file.write(os.read(reading, 20).decode())
+            if kind == "daemon and exit":
+                os._exit(3)
+            time.sleep(600 if kind == "daemon and sleep" else 0)
         if kind == "flaky":  # works the third time
             with open(self.path, "a+") as file:
                 file.write("x")

@@ -225,6 +225,20 @@ def test_a_hang_is_ended_and_the_slot_replaced(isolated, tmp_path):
     assert settle(before) == before
 
 
+@pytest.mark.parametrize("kind", ["daemon and sleep", "daemon and exit", "daemon"])
+def test_what_left_for_a_session_of_its_own_is_ended_too(kind, tmp_path):
+    """At a hang, at the end of the process itself, and when the hosts close."""
+    left = tmp_path / "daemon"
+    with hosts(True, num=1, step_seconds=1.0) as pool:
+        ((*_, last),) = play(pool, task(kind, path=str(left)))
+        pid = int(left.read_text())
+        if kind == "daemon":
+            assert alive(pid) and last.state["count"] == 1
+        else:
+            assert last.kind == ("hang" if kind == "daemon and sleep" else "crash") and not alive(pid)
+    assert not alive(pid)
+
+
 def test_a_hanging_async_method_is_cancelled():
     before = counts()
     with hosts(False, num=1, spec=PATIENT, step_seconds=0.3) as pool:

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "milepost"
 
 # A module may import from layers above its own, and within its layer from modules named before it.
 LAYERS = [
-    ["types", "folders"],
+    ["types", "folders", "kept"],
     ["env", "tools", "unsafe_rewards", "sections", "credit_sections", "reward_sections", "lever_sections", "recipe",
      "length_terms", "streams", "families", "sources", "shape", "scripted",
      "tasks", "demonstrations", "worker_main", "scorers", "workers",

@@ -17,6 +17,7 @@ from typing import Any
 from milepost.env import EnvSpec
 from milepost.health.tapes import Limits, Tape, Watch, act, watched
 from milepost.host_main import Instance
+from milepost.kept import descendants
 
 NUM_BROKEN_OFF = 10
 PATIENCE_SECONDS = 2.0
@@ -91,7 +92,7 @@ def resources(folder: Path) -> dict[str, list[str]]:
     """Names of what there is now, by kind. Descriptors and processes only where /proc tells."""
     gc.collect()
     return {
-        "process": [str(pid) for pid in _descendants()],
+        "process": [str(pid) for pid in descendants(os.getpid())],
         "thread": [f"{thread.name} ({thread.ident})" for thread in threading.enumerate()],
         "descriptor": list(_descriptors()),
         "temporary file": [str(path) for path in folder.rglob("*")],
@@ -118,14 +119,3 @@ def _descriptors() -> Iterator[str]:
     for number in numbers:
         with contextlib.suppress(OSError):  # the one that listed the others
             yield f"{number} → {os.readlink(f'/proc/self/fd/{number}')}"
-
-
-def _descendants() -> set[int]:
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-    found: set[int] = set()
-    while more := {pid for pid, parent in parents.items() if parent in found or parent == os.getpid()} - found:
-        found |= more
-    return found
