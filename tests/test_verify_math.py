@@ -19,6 +19,41 @@ from milepost.verifiers.math_value import exact, same_value
 from milepost.workers import Call, WorkerPool
 
 EQUAL = {
+    "joining words": [
+        ("1, 2", r"x=1\text{ or }x=2"), (r"x=1\text{ or }x=2", "2, 1"), ("1, 2", r"x=1\text{or}x=2"),
+        ("1, 2", r"x=1,\text{ or }x=2"),
+        ("1, 2", r"x=1\text{, or }x=2"), (r"x=1\mbox{ or }x=2", r"\{1,2\}"), ("1, 2", r"x=1\textrm{ or }x=2"),
+        ("1, 2", r"x=1\mathrm{ or }x=2"), ("1, 2", r"x=1\textbf{ or }x=2"), (r"x=1\text{ and }x=2", "1, 2"),
+        ("1, 2", r"x_1=1\text{ or }x_2=2"), ("1, 2", r"\text{$x=1$ or $x=2$}"), ("a, b", r"a\text{ or }b"),
+        (r"x<1\text{ or }x>2", r"(-\infty,1)\cup(2,\infty)"), ("(1,2)", r"x>1\text{ and }x<2"),
+        ("5 cm, 6 cm", r"5\text{ cm or }6\text{ cm}"),
+    ],
+    "all but some numbers": [
+        (r"(-\infty,2)\cup(2,\infty)", r"x\ne 2"), (r"x \neq 2", r"(-\infty,2)\cup(2,\infty)"),
+        (r"x\ne 2", r"x<2\text{ or }x>2"),
+        (r"\mathbb{R}\setminus\{2\}", r"x\neq2"), (r"x\ne2", r"\mathbb{R}-\{2\}"),
+        (r"\mathbb{R}\setminus\{1,2\}", r"x\ne 1, 2"),
+        (r"x\ne1, x\ne2", r"(-\infty,1)\cup(1,2)\cup(2,\infty)"), (r"x\in\mathbb{R}, x\ne2", r"(-\infty,2)\cup(2,\infty)"),
+        (r"x\ne\pm2", r"(-\infty,-2)\cup(-2,2)\cup(2,\infty)"), (r"x\ne2", r"2x\ne4"),
+        ("x≠½", r"(-\infty,0.5)\cup(0.5,\infty)"),
+    ],
+    "several units": [
+        ("1 hour 30 minutes", "90 minutes"), ("90 minutes", "1 hr 30 min"),
+        ("1.5 hours", r"1\text{ hour }30\text{ minutes}"),
+        (r"1\text{ hour and }30\text{ minutes}", "1 h 30 min"), ("5400 seconds", "1 hour and 30 minutes"),
+        ("5 ft 6 in", "66 inches"),
+        ("1 year 6 months", "18 months"), ("17 days", "2 weeks 3 days"), ("2 dollars 50 cents", "$2.50"),
+        ("1 hour 2 minutes 3 seconds", "3723 s"),
+    ],
+    "without end": [
+        ("1/3", r"0.\bar3"), (r"0.\bar 3", "1/3"), ("1/3", r"0.\bar{3}"), (r"0.\overline3", "1/3"),
+        ("1/3", r".\overline{3}"),
+        ("1/3", "0.3̅"), (r"0.3\overline{45}", "19/55"), ("19/55", r"0.3\bar{45}"), ("-5/3", r"-1.\bar6"),
+    ],
+    "choose": [
+        (r"5 \choose 2", "10"), ("10", r"{5 \choose 2}"), ("10", r"{{5}\choose{2}}"), (r"n \choose 2", r"\frac{n(n-1)}{2}"),
+        ("30", r"3{5\choose2}"), (r"{n+1 \choose 2}", r"\binom{n+1}{2}"),
+    ],
     "exact": [  # case D8
         ('1/3', '0.\\overline{3}'), ('1/6', '0.1\\overline{6}'), ('3', '**3**'), ('3', '\\text{3}'),
         ('3', '\\boldsymbol{3}'), ('\\dbinom{9}{4}', '126'), ('6', '3!'),
@@ -151,6 +186,43 @@ DIFFERENT = {
         ("(3,-1)", "x,y=(3,-1)"), ("101_2", r"101_{\text{three}}"), (r"\text{March 3}", "March 4"),
         (r"\text{March 3}", "March 3 or 4"), (r"\text{March 3}", "3"), (r"\overline{AB}", r"\overline{BA}"),
         (r"\overline{AB}", "AB"), ("2/3", r"{3 \over 2}"), ("2/3", r"{2 \over 3} \over 1 2"),
+    ],
+    "joining words": [
+        ("1", r"x=1\text{ or }x=2"), ("2", r"x=1\text{ or }x=2"), ("1, 2", r"x=1\text{ or }x=3"),
+        ("5", r"\text{$5$ or $6$}"),
+        ("5", r"5\text{, or }6"), (r"x<1\text{ or }x>2", r"x<1\text{ and }x>2"), ("5 cm", r"5\text{ cm or }6\text{ cm}"),
+        (r"1\text{ or }2", "12"), ("1, 2", r"x=1\text{ nor }x=2"),
+    ],
+    "all but some numbers": [
+        (r"(-\infty,2)\cup(2,\infty)", a) for a in (r"x\ne3", "2", "x=2",
+        "x<2", r"(-\infty,2)", r"x\ne-2", r"\{2\}", r"\mathbb{R}",
+                                                     r"x\le2\text{ or }x>2", r"x\ne2, x\ne2", r"x\ne2, 3")
+    ] + [
+        ("2", r"x\ne2"), (r"x\ne2", r"y\ne2"), (r"x\ne2", r"\mathbb{R}"), (r"x\ne1,x\ne2", r"x\ne1\text{ or }x\ne2"),
+        (r"\mathbb{Z}\setminus\{0\}", r"x\ne0"), (r"\mathbb{R}\setminus\{0\}", r"\mathbb{R}\setminus\{1\}"),
+        (r"\mathbb{R}", r"x\ne2"), ("2", r"\mathbb{R}\setminus\{2\}"),
+    ],
+    "several units": [
+        ("1 hour 30 minutes", a) for a in ("90", "1.5", "1 hour", "30 minutes", "1 hour 31 minutes", "90 hours",
+        "1 hour, 30 minutes",
+                                           "1.3 hours", "30 minutes 1 hour", "1 hour 30",
+                                           "1 hour 30 minutes or 2 hours", "90 cm")
+    ] + [
+        (a, "1 hour 30 minutes") for a in ("90", "1.5", "1", "30", "1.3", "1 hour", "30 minutes", "130 minutes")
+    ] + [
+        ("150 minutes", "1 hour 90 minutes"), ("2 hours", "1 hour 60 minutes"), ("5 ft", "5 ft 6 in"),
+        ("5, 6", "5 ft 6 in"),
+        ("1 hour 30 minutes", "1 h 30 m"), ("12 months", "1 year 1 month"),
+    ],
+    "without end": [
+        ("1/3", r"0.\bar4"), ("1/3", r"0.\bar 34"), ("1/3", r"0.3\overline{4}"), ("19/55", r"0.\overline{345}"),
+        ("3", r"\bar3"),
+        ("1/3", r"0\bar3"), (r"0.\bar3", "0.3"), (r"0.\bar3", "0.33333333"), ("4/3", r"0.\bar{3}1"),
+    ],
+    "choose": [
+        (r"5 \choose 2", "5/2"), (r"5 \choose 2", "20"), ("10", r"2 \choose 5"), ("5", r"5\choose 2"),
+        ("11", r"5 \choose 2 + 1"),
+        ("10", r"5 \choose 2, 3"),
     ],
     "exact": [  # cases D8, D14
         ('1/3', '0.3\\overline{0}'), ('1/3', '0.\\overline{33}1'), ('5', '~5'), ('\\infty', '10^{100}'),

@@ -302,6 +302,7 @@ def wrong(gold: Any, **params: Any) -> list[str]:
         "set",
         "list",
         "union",
+        "except",
         "rel",
         "word",
         "colon",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from milepost.verifiers.math_intervals import pieces
+from milepost.verifiers.math_intervals import Piece, pieces
 from milepost.verifiers.math_scan import Node
 from milepost.verifiers.math_units import Unit, read_unit
 from milepost.verifiers.math_value import DIGITS, POINTS, NoValue, TooLarge, exact, numeric, same_value, symbols
@@ -46,9 +46,12 @@ def same(gold: Node, answer: Node, policy: Policy) -> bool:
         return True
     if {gold[0], answer[0]} & {"all", "any"}:
         return gold[0] == answer[0] and _unordered(gold[1], answer[1], policy)
+    left_out = (_left_out(gold), _left_out(answer))
+    if any(left_out) and (gold[0] != "rel" or answer[0] != "rel"):
+        return _same_but(gold, answer, left_out, policy)
     if gold[0] == "rel" or answer[0] == "rel":
         return _relations(gold, answer, policy)
-    if gold[0] in ("list", "set", "union") or answer[0] in ("list", "set", "union"):
+    if {gold[0], answer[0]} & {"list", "set", "union"}:
         return _collections(gold, answer, policy) or _one_set(gold, answer, policy)
     kinds = {gold[0], answer[0]}
     if kinds & {"group", "matrix", "colon"}:
@@ -134,14 +137,49 @@ def _one_set(gold: Node, answer: Node, policy: Policy) -> bool:
         pieces(("set", node[1]) if node[0] == "list" else _ALL_REALS if node == ("word", "set of r") else node)
         for node in (gold, answer)
     )
+    if any(node[0] == "list" and left is not None and len(node[1]) > len(left) for node in (gold, answer)):
+        return False  # the same number twice
+    return _same_pieces(left, right, policy)
+
+
+def _same_pieces(left: tuple[Piece, ...] | None, right: tuple[Piece, ...] | None, policy: Policy) -> bool:
     if left is None or right is None or len(left) != len(right):
         return False
-    if any(node[0] == "list" and len(node[1]) > len(left) for node in (gold, answer)):
-        return False  # the same number twice
     return all(
         (a.has_low, a.has_high) == (b.has_low, b.has_high) and same(a.low, b.low, policy) and same(a.high, b.high, policy)
         for a, b in zip(left, right)
     )
+
+
+def _left_out(node: Node) -> tuple[Node | None, tuple[Node, ...]] | None:
+    """(the symbol, the numbers that it is not) of "x ≠ 1, x ≠ 2" and of the real numbers without {1, 2}; else None."""
+    if node[0] == "except":
+        return None, node[1]
+    items = node[1] if node[0] == "list" else (node,)
+    items = tuple(item for item in items if item != ("word", "set of R"))
+    if not all(item[0] == "rel" and item[1] == ("!=",) for item in items) or not items:
+        return None
+    sides = [item[2] if item[2][0][0] == "sym" else item[2][::-1] for item in items]
+    names = {name for name, _ in sides}
+    if len(names) > 1 or sides[0][0][0] != "sym" or any(symbols(value) for _, value in sides):
+        return None
+    values = [_simple(value) for _, value in sides]  # x ≠ ±2 names two
+    return sides[0][0], tuple(one for value in values for one in (value[1] if value[0] == "list" else (value,)))
+
+
+def _same_but(gold: Node, answer: Node, left_out: tuple[Any, Any], policy: Policy) -> bool:
+    """Whether all real numbers but some are the same numbers: x ≠ 2 is (-∞, 2) U (2, ∞), and x < 2 or x > 2."""
+    if all(left_out):
+        (name, values), (other_name, others) = left_out
+        return (not name or not other_name or name == other_name) and _unordered(values, others, policy)
+    described = []
+    for node, out in zip((gold, answer), left_out):
+        whole = ("except", out[1]) if out else ("union", _intervals(node[1])) if node[0] == "list" else node
+        found = pieces(whole)
+        if out is None and node[0] == "list" and found is not None:
+            found = found if len(found) == len(whole[1]) and {item[0] for item in whole[1]} == {"group"} else None
+        described.append(found)
+    return _same_pieces(described[0], described[1], policy)
 
 
 def _pieces(node: Node) -> tuple[Node, ...] | None:
@@ -326,6 +364,8 @@ def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
     """Units first, then percent signs, then the numbers."""
     if symbols(gold) or symbols(answer):
         gold, answer = _as_product(gold), _as_product(answer)
+    if any(len(node) > 3 and node[0] == "unit" for node in (gold, answer)) and not gold[0] == answer[0] == "unit":
+        return False  # of 1 hour 30 minutes no bare number is told of what it is a number
     gold, gold_unit = _split(gold)
     answer, answer_unit = _split(answer)
     if policy.units == "strict" and (gold_unit is None) != (answer_unit is None):
@@ -344,7 +384,8 @@ def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
 
 def _as_product(node: Node) -> Node:
     """2 m beside 2m or m + n: the letter is a symbol there."""
-    return ("*", node[1], ("sym", node[2])) if node[0] == "unit" and len(node[2]) == 1 and node[2].isalpha() else node
+    one_letter = node[0] == "unit" and len(node) == 3 and len(node[2]) == 1 and node[2].isalpha()
+    return ("*", node[1], ("sym", node[2])) if one_letter else node
 
 
 def _split(node: Node) -> tuple[Node, Unit | None]:

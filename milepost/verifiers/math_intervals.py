@@ -1,6 +1,7 @@
 """Intervals, sets of numbers and their unions in one form: disjoint pieces from left to right.
 
     pieces("[1,2] U [2,3]" as a tree)  -> the piece from 1 to 3, both ends in it
+    pieces(("except", (2,)))           -> two pieces, all real numbers but 2
 
 Two different descriptions of one set of numbers have the same pieces. What has an end that is no real number, or that
 depends on a symbol, has none.
@@ -9,6 +10,7 @@ depends on a symbol, has none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from milepost.verifiers.math_scan import Node
@@ -28,10 +30,10 @@ class Piece:
 
 def pieces(node: Node) -> tuple[Piece, ...] | None:
     """The set of numbers that a tree describes, in one form; None for a tree that describes none. Raises TooLarge."""
-    found = _parts(node)
-    if not found or len(found) > MAX_PIECES:
-        return None
     try:
+        found = _parts(node)
+        if not found or len(found) > MAX_PIECES:
+            return None
         return _merged([(piece, _place(piece.low), _place(piece.high)) for piece in found])
     except NoValue:
         return None
@@ -41,6 +43,9 @@ def _parts(node: Node) -> list[Piece] | None:
     if node[0] == "union":
         parts = [_parts(part) for part in node[1]]
         return None if any(part is None for part in parts) else [piece for part in parts for piece in part or ()]
+    if node[0] == "except":
+        ends = [("neg", _INFINITY), *sorted(node[1], key=_place), _INFINITY]
+        return [Piece(low, False, high, False) for low, high in pairwise(ends)]
     if node[0] == "set":
         return None if any(item[0] in ("group", "set", "list", "rel") for item in node[1]) else [
             Piece(item, True, item, True) for item in node[1]]  # fmt: skip

@@ -7,10 +7,11 @@
     parse("\\{1, 2\\}")      -> ("set", (1, 2))
     parse("0 < x \\le 5")   -> ("rel", ("<", "<="), (0, x, 5))
     parse("10 cm")         -> ("unit", 10, "cm")
+    parse("1 h 30 min")    -> ("unit", 3/2, "h", True)      several units of one quantity
     parse("28\\%")          -> ("pct", 28)
     parse("Evelyn")        -> ("word", "evelyn")
 
-Other nodes: num sym const neg pm + - * / ^ ! fn abs union matrix base colon. Raises Unreadable.
+Other nodes: num sym const neg pm + - * / ^ ! fn abs union except matrix base colon. Raises Unreadable.
 """
 
 from __future__ import annotations
@@ -108,6 +109,10 @@ class _Reader(Scanner):
         parts = [self.sum()]
         while self.take(r"\cup") or (self.word() == "U" and parts[0][0] in ("group", "set") and self.take("U")):
             parts.append(self.sum())
+        if parts == [("word", "set of R")] and self.take(r"\setminus", r"\backslash"):
+            parts = [("-", parts[0], self.sum())]
+        if len(parts) == 1 and parts[0][:2] == ("-", ("word", "set of R")) and parts[0][2][0] == "set":
+            return ("except", parts[0][2][1])
         if len(parts) == 1 and self.take(":"):
             parts.append(self.sum())
             while self.take(":"):
@@ -127,6 +132,8 @@ class _Reader(Scanner):
             left = self.product()
         while symbol := self.take("+", "-", r"\pm"):
             left = ("pm" if symbol == r"\pm" else symbol, left, self.product())
+        if self.take(r"\choose"):
+            return ("fn", "binom", (left, self.sum()))
         return ("/", left, self.sum()) if self.take(r"\over") else left
 
     def product(self) -> Node:
@@ -411,7 +418,11 @@ class _Reader(Scanner):
 def _domain(signs: list[str], sides: list[Node]) -> Node:
     """Of "x in [1, 2]" the interval. Anything else may name two answers."""
     of = sides[1]
-    if signs != ["in"] or sides[0][0] != "sym" or not (of[0] in ("group", "set", "union") or of[1:] == ("set of R",)):
+    if (
+        signs != ["in"]
+        or sides[0][0] != "sym"
+        or not (of[0] in ("group", "set", "union", "except") or of[1:] == ("set of R",))
+    ):
         raise Unreadable("this is not a symbol in a set")
     return of
 

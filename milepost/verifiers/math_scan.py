@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from milepost.verifiers.math_units import known_unit
+from milepost.verifiers.math_units import known_unit, read_unit
 
 Node = tuple[Any, ...]
 
@@ -43,6 +43,12 @@ _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eig
 _BASE = re.compile(rf"_\{{?\s*(?:(\d{{1,2}})|(?:\\text\s*\{{\s*)?({'|'.join(_BASES)})(?![a-z])\s*\}}?)\s*\}}?")
 _UNGROUPED = re.compile(r"\d+(?:\.(?!\.)\d*)?|\.\d+")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
+_BEHIND_A_UNIT = re.compile(
+    r"[,;)\]=<>+&|]|\\[}\\]|\s-\s|\s(?:or|and)\s|\\text\s*\{\s*(?:or|and)\s*\}|\\(?:lor|land)(?![A-Za-z])"
+)
+_NAME = r"\s*(?:\\text\s*\{\s*([A-Za-z]+)\.?\s*\}|([A-Za-z]+)\.?(?![A-Za-z]))"
+_UNIT_NAME = re.compile(_NAME)
+_SMALLER = re.compile(r"\s*(?:and\s|\\text\s*\{\s*and\s*\})?\s*(\d+(?:\.\d+)?)" + _NAME)
 _PLAIN_UNIT = re.compile(r"[A-Za-zµμ][A-Za-zµμ.^0-9/ *²³{}-]*$")
 
 
@@ -94,6 +100,13 @@ def assigned(items: list[Node]) -> list[Node]:
             return [first[2][1], *items[1:]]
         if all(item[0] == "rel" and item[1] == ("=",) and item[2][0] == first[2][0] for item in items):
             return [item[2][1] for item in items]
+    if (
+        first[0] == "rel"
+        and first[1] == ("!=",)
+        and first[2][0][0] == "sym"
+        and all(item[0] != "rel" for item in items[1:])
+    ):
+        return [first, *(("rel", ("!=",), (first[2][0], item)) for item in items[1:])]  # x ≠ 1, 2
     return items
 
 
@@ -108,6 +121,8 @@ def joined(items: list[Node], joints: set[str]) -> Node:
         if joints & {"or", r"\lor"}:
             raise Unreadable("both and and or")
         return _chained(items) or ("all", tuple(items))
+    if joints & {"or", r"\lor"} and all(item[0] == "rel" and set(item[1]) == {"!="} for item in items):
+        return ("any", tuple(items))  # x ≠ 1 or x ≠ 2 leaves nothing out
     if signs and not all(item[0] == "rel" for item in items):
         if len(joints) > 1:
             raise Unreadable("both and and or")
@@ -180,17 +195,10 @@ class Scanner:
     def take_word(self, *words: str) -> str | None:
         self.space()
         for wanted in words:
-            for form in (
-                wanted,
-                rf"\text{{{wanted}}}",
-                rf"\text{{ {wanted} }}",
-                rf"\text{{ {wanted}}}",
-                rf"\text{{{wanted} }}",
-            ):
-                end = self.at + len(form)
-                if self.text.startswith(form, self.at) and not self.text[end : end + 1].isalpha():
-                    self.at = end
-                    return wanted
+            form = re.compile(rf"\\text\s*\{{\s*{wanted}\s*\}}|{wanted}(?![^\W\d_])")
+            if match := form.match(self.text, self.at):
+                self.at = match.end()
+                return wanted
         return None
 
     def number(self) -> Node:
@@ -203,7 +211,7 @@ class Scanner:
         if re.fullmatch(r"\d{1,3}(?:\.\d{3})+,\d{1,2}", digits):
             digits = digits.replace(".", "").replace(",", ".")
         value = Fraction(digits.replace(",", "").rstrip(".") or "0")
-        if "." in digits and (repeated := re.compile(r"\\(?:overline|bar)\s*\{(\d{1,50})\}").match(self.text, self.at)):
+        if "." in digits and (repeated := re.compile(r"\\overline\{(\d{1,50})\}").match(self.text, self.at)):
             self.at = repeated.end()  # 0.1(6) is 0.1 + 6/90
             places = len(digits.partition(".")[2])
             return ("num", value + Fraction(int(repeated[1]), (10 ** len(repeated[1]) - 1) * 10**places))
@@ -229,12 +237,33 @@ class Scanner:
         before = self.text[: self.at].rstrip("0123456789,").rstrip()
         return not before or before[-1] not in "/^_.}"
 
+    def several_units(self, value: Fraction) -> Node | None:
+        """1 hour 30 minutes, 5 ft 6 in: known units of one kind, each less than one of the unit before it."""
+        first = _UNIT_NAME.match(self.text, self.at)
+        unit = name = first and (first[1] or first[2])
+        if not first or not unit or not name or not known_unit(name):
+            return None
+        at, num, size = first.end(), 1, read_unit(name)
+        largest = size
+        while more := _SMALLER.match(self.text, at):
+            amount, unit = Fraction(more[1]), more[2] or more[3]
+            smaller = read_unit(unit)
+            if not known_unit(unit) or smaller.dims != size.dims or not amount * smaller.factor < size.factor:
+                return None
+            value, size, at, num = value + amount * smaller.factor / largest.factor, smaller, more.end(), num + 1
+        if num == 1 or re.compile(r"\s*[\w.^\\]").match(self.text, at):
+            return None
+        self.at = at
+        return ("unit", ("num", value), name, True)
+
     def unit(self, value: Node) -> Node | None:
         """A unit that ends the text or the item, after a number: 10 cm, 5 m/s^2, 18 apples, 3 \\text{ cm}^2."""
         if value[0] not in ("num", "neg", "/", "^", "*", "paren"):
             return None
+        if value[0] == "num" and (several := self.several_units(value[1])) is not None:
+            return several
         stop = len(self.text)
-        for mark in re.compile(r"[,;)\]=<>+&|]|\\[}\\]|\s-\s|\s(?:or|and)\s").finditer(self.text, self.at):
+        for mark in _BEHIND_A_UNIT.finditer(self.text, self.at):
             stop = mark.start()
             break
         rest, spaced = (

@@ -63,9 +63,8 @@ def plain(text: str) -> str:
     text = re.sub(r"\\[dtc](frac|binom)(?![A-Za-z])", r"\\\1", text)
     text = re.sub(r"(?<!\\)\{([^{}\\]*)\\over(?![A-Za-z])([^{}\\]*)\}", r"\\frac{\1}{\2}", text)
     text = re.sub(r"(?<!\\)\{([^{}\\]*)\\choose(?![A-Za-z])([^{}\\]*)\}", r"\\binom{\1}{\2}", text)
-    text = re.sub(
-        r"\\(?:mathbf|mathrm|mathit|textbf|textit|textrm|textsf|boldsymbol|bm|mbox|operatorname)\s*\{", r"\\text{", text
-    )
+    text = _FONTS.sub(r"\\text{", text)
+    text = _joining_words(text)
     text = re.sub(r"\\text\s*\{\s*(-?[\d.][^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\\text\s*\{\s*([A-Za-z](?:\s*,\s*[A-Za-z])+)\s*\}", r" \1 ", text)
     text = re.sub(r"\\text\s*\{\s*\(([A-Za-z ]{2,})\)\s*\}", r"\\text{ \1}", text)
@@ -107,14 +106,31 @@ def _undressed(text: str) -> str:
     return _DRESS.sub("", _SWITCHES.sub("", text))
 
 
+_FONTS = re.compile(r"\\(?:math(?:bf|rm|it|sf)|text(?:bf|it|rm|sf|up|normal)|boldsymbol|bm|mbox|operatorname)\s*\{")
+_JOINT = re.compile(r"\\text\s*\{\s*([,;]?)\s*(or|and|)\s*([,;]?)\s*\}", re.IGNORECASE)
+_TEXT_OF_FORMULAS = re.compile(r"\\text\s*\{([^{}$]*(?:\$[^{}$]+\$[^{}$]*)+)\}")
+_WORDS_AND_JOINT = re.compile(r"\\text\s*\{\s*([^{}]*?\w)\s+(or|and)\s*\}")
+
+
+def _joining_words(text: str) -> str:
+    """Words that join, each by itself: \\text{, or } is a comma and \\text{or}; \\text{ cm or } a unit and the word."""
+    text = _TEXT_OF_FORMULAS.sub(r" \1 ", text)
+    text = _WORDS_AND_JOINT.sub(r"\\text{\1} \\text{\2} ", text)
+    return _JOINT.sub(lambda m: f"{m[1] or m[3]} " + (rf"\text{{{m[2].lower()}}} " if m[2] else ""), text)
+
+
 _ON_AND_ON = re.compile(r"(?<![\d.])(\d+)\.(\d{0,9}?)(\d{1,6}?)(\3{2,9})\s*(?:\.\.\.|…|\\ldots(?![A-Za-z]))")
+_BARRED = re.compile(r"(?<=[\d.])\\(?:overline|bar)\s*(?:\{\s*(\d{1,50})\s*\}|(\d))")
 _DOTTED = re.compile(r"(\d\.\d*)\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?")
 _GROUPS = re.compile(r"(?<![\w.,'])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3}){2,}|(?:'\d{3})+)(?![\w.,'])")
 
 
 def _numbers(text: str) -> str:
-    """Other ways to write numbers: 0.333…, 0.(3), 0.\\dot{3}, 1.000.000, 1'000, 1.5 x 10^3."""
+    """Other ways to write numbers: 0.333…, 0.(3), 0.\\bar3, 0.\\dot{3}, 1.000.000, 1'000, 1.5 x 10^3."""
     text = _ON_AND_ON.sub(r"\1.\2\\overline{\3}", text)
+    text = re.sub("((?:\\d\u0305){1,50})", lambda m: rf"\overline{{{m[1].replace(chr(0x305), '')}}}", text)
+    text = _BARRED.sub(lambda m: rf"\overline{{{m[1] or m[2]}}}", text)
+    text = re.sub(r"(?<![\d.])\.(?=\\overline\{\d)", "0.", text)
     text = _DOTTED.sub(lambda m: rf"{m[1]}\overline{{{m[2] or m[3]}{m[4] or ''}{m[5] or m[6] or ''}}}", text)
     text = re.sub(r"(?<![\d.])(\d+\.)\((\d{1,50})\)", r"\1\\overline{\2}", text)
     text = _GROUPS.sub(lambda m: re.sub(r"\D", "", m[0]), text)
