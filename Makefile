@@ -40,7 +40,7 @@ $(WORLDS): $(STAMP)
 	@touch $@
 
 nightly: setup $(WORLDS)
-	$(BIN)/python scripts/nightly.py $(ARGS)
+	$(TEST_ENV) $(BIN)/python scripts/nightly.py -n $(JOBS) $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

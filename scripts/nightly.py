@@ -51,7 +51,7 @@ class Outcomes:
 def reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     """A skip's own words, which pytest keeps beside their place; of a failure the end of what it says."""
     told = report.longrepr
-    return str(told[2] if isinstance(told, tuple) else told)[-2000:]
+    return str(told[2] if isinstance(told, (tuple, list)) else told)[-2000:]
 
 
 def main(arguments: list[str]) -> int:
