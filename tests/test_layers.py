@@ -18,7 +18,7 @@ LAYERS = [
      "sandbox.plain", "sandbox.walls", "sandbox.filter", "sandbox.child",
      "sandbox.keeper", "sandbox.main", "sandbox.runs", "sandbox.runtime", "sandbox.probe", "sandbox.cell", "sandbox.pool",
      "verifiers.code_same", "verifiers.code_gold", "verifiers.code",
-     "verifiers.extract", "verifiers.json_schema", "verifiers.call_formats", "verifiers.toolcalls",
+     "verifiers.around", "verifiers.extract", "verifiers.json_schema", "verifiers.call_formats", "verifiers.toolcalls",
      "verifiers.countdown", "verifiers.repetition", "verifiers.format",
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_parse", "verifiers.math_value",
      "verifiers.gym",

@@ -74,7 +74,14 @@ def test_boxes_are_not_joined():  # case D16
     ("\\boxed{\n7\n}", "7"),
     (r"$$\boxed{7}$$.", "7"),
     (r"\boxed{}", None),
-    (r"\boxed 7", None),
+    (r"\boxed 7", "7"),
+    (r"So $\boxed7$.", "7"),
+    (r"\boxed A.", "A"),
+    (r"{\boxed 7}", "7"),
+    (r"\boxed{\boxed 7}", r"\boxed 7"),
+    (r"\boxed 17", None),  # TeX boxes the 1 alone
+    (r"\boxed 7^2", None),
+    (r"put it in \boxed as told", None),
     (r"\Boxed{7}", None),
     (r"boxed{7}", None),
     (r"\boxed(7)", None),
@@ -91,6 +98,83 @@ def test_boxes(text, expected):
 def test_a_long_listing_pays_for_its_last_entry_only():
     text = " ".join(rf"\boxed{{{n}}}" for n in range(1000))
     assert extract(text, "boxed") == ("999", "box 1000 of 1000")
+
+
+STANDS = [
+    r"x = \boxed{5}", r"\boxed{5}.", r"\boxed{5}\text{ cm}", r"$\boxed{5}$ cm", r"= \boxed{5}",
+    r"Thus \boxed{5} is the answer", r"\boxed{5}\%", r"\boxed{5}%", r"\boxed{5}^\circ", r"$\boxed{5}^{\circ}$",
+    r"\$\boxed{5}", r"$\$\boxed{5}$", r"- \boxed{5}", r"* \boxed{5}", r"+ \boxed{5}", r"> \boxed{5}", r"=> \boxed{5}",
+    r"-> \boxed{5}", r"\Rightarrow \boxed{5}", r"\implies\boxed{5}", r"\therefore \boxed{5}", r"x \approx \boxed{5}",
+    r"x \in \boxed{5}", r"x \equiv \boxed{5} \pmod{7}", r"**\boxed{5}**", r"*\boxed{5}*", r"*\boxed{5}* 3 times",
+    r"_\boxed{5}_", r"__\boxed{5}__", r"**Answer: \boxed{5}**", r"The answer is - \boxed{5}", r"Answer - \boxed{5}",
+    r"Answer – \boxed{5}", r"Answer — \boxed{5}", r"\boxed{5} - that is all", r"\boxed{5} - 3 apples each",
+    r"\boxed{5} – the answer", r"\boxed{5}-dollar bills", r"\boxed{5} + a bonus", r"\boxed{5}, as 2 + 3 = 5",
+    r"\boxed{5} = 2 + 3", r"\boxed{5} (cm)", r"\boxed{5} (see part a)", r"\boxed{5}(cm)", r"(\boxed{5})", r"[\boxed{5}]",
+    r"$(\boxed{5})$", r"{\boxed{5}}", r"\textbf{\boxed{5}}", r"{\color{red}\boxed{5}}", r"\text{Answer: }\boxed{5}",
+    r"\textbf{Answer} - \boxed{5}", r"\textbf{(A)} \boxed{5}", r"(a) - \boxed{5}", r"(a) \boxed{5}", r"2) \boxed{5}",
+    r"1. \boxed{5}", r"Step 3: \boxed{5}", r"Step 3 - \boxed{5}", r"Question 12 - \boxed{5}", r"<b>\boxed{5}</b>",
+    r"<h1>\boxed{5}</h1>", r"<answer>\boxed{5}</answer>", r"\boxed{5}<br>", r"\boxed{5} <b>", r"\[\boxed{5}\]",
+    r"\(\boxed{5}\)", r"$$\boxed{5}$$", r"\begin{aligned} x &= \boxed{5} \end{aligned}", r"x + 1 = 6 \\ x &= \boxed{5}",
+    r"5x - 3 = 22 \\ \boxed{5}", r"\boxed{5} cm", r"\boxed{5}cm", r"\boxed{5}m", r"\boxed{5} m/s",
+    r"\boxed{5}\,\mathrm{m}", r"\boxed{5}~\mu m", r"\boxed{5}\,\Omega", r"\boxed{5}\ \text{hours}",
+    r"\boxed{5}/\text{hour}", r"\boxed{5} million", r"\boxed{5}!", r"The answer is \boxed{5}!", r"\boxed{5}?",
+    r"\boxed{5};", r"\boxed{5}: it fits", r"\boxed{5} is not only the answer but the best",
+    r"\boxed{5} is not divisible by 2", r"\boxed{5} is right, the others are wrong", r"\boxed{5}; all else is wrong",
+    r"\boxed{5} is the wrong person's age", r"not 4 but \boxed{5}", r"I do not know why, but \boxed{5}",
+    r"So I get \boxed{5} and 4 is wrong.", r"\boxed{5}, and \boxed{6} is wrong", r"\boxed{5}, not \boxed{6}",
+    r"\boxed 5", r"\boxed5", r"$\boxed 5$.", r"\boxed 5 apples", r"\boxed{4} is wrong, so \boxed{5}",
+    r"Is it \boxed{6}? No, \boxed{5}", r"\boxed{5} \quad \checkmark", r"\boxed{5} \ \blacksquare",
+    r"\boxed{5} \text{ since } 2+3=5", r"\boxed{5}\text{, as } 2 + 3", r"f(x) = \boxed{5}",
+    r"f(x)=x^2 has minimum \boxed{5}", r"|x| = \boxed{5}", r"x_1 = \boxed{5}", r"\angle A = \boxed{5}",
+    r"n! = \boxed{5}", r"\boxed{5}\n\n", r"\n\boxed{5}", r"x = +\boxed{5}", r"C++ \boxed{5}", r"$x$ - \boxed{5}",
+    r"the sum a - \textbf{\boxed{5}}", r"\boxed{5} \to done", r"\boxed{5} \Rightarrow done", r"\boxed{5}\in\mathbb{Z}",
+    r"\boxed{5}\approx 4.99", r"\left(\boxed{5}\right)", r"\displaystyle\boxed{5}", r"= \,\boxed{5}\,",
+    r"\boxed{5}\ (x = 3)", r"\boxed{5} I think", r"\boxed{5} a", r"2 apples + 3 apples gives \boxed{5}",
+    r"(3+2) \boxed{5}", r"So, $2+3 = 5$. \boxed{5}", r"It is at least 4. So \boxed{5}", r'"\boxed{5}"', r"'\boxed{5}'",
+    r"`\boxed{5}`", r"\boxed{5}",
+]  # fmt: skip
+"""Each answers 5."""
+PART_OR_TAKEN_BACK = [
+    r"\boxed{5} \cdot 10^3", r"\boxed{5}\cdot10^3", r"\boxed{5} \times 10^3", r"\boxed{5}\,\times\,2",
+    r"$\boxed{5}$ \cdot 10^3", r"2\cdot\boxed{5}", r"2 \cdot \boxed{5}", r"2\times\boxed{5}", r"2 \cdot (\boxed{5})",
+    r"\boxed{5}+1", r"\boxed{5} + 1", r"$\boxed{5}$ + 1", r"1+\boxed{5}", r"x + \boxed{5}", r"\boxed{4} + \boxed{5}",
+    r"\boxed{5} - 1", r"\boxed{5}-x", r"\boxed{5} - \boxed{4}", r"12 - \boxed{5}", r"12-\boxed{5}", r"x-\boxed{5}",
+    r"-\boxed{5}", r"= -\boxed{5}", r"= - \boxed{5}", r"x^2 - \boxed{5}", r"x^{2} - \boxed{5}", r"x>\boxed{5}",
+    r"x > \boxed{5}", r"$x > \boxed{5}$", r"x<\boxed{5}", r"x\ge\boxed{5}", r"x \geq \boxed{5}", r"x \leq \boxed{5}",
+    r"x ≥ \boxed{5}", r"x_1 > \boxed{5}", r"3 < \boxed{5}", r"\boxed{5} < x", r"\boxed{5} > 3", r"\boxed{5} \le x",
+    r"\boxed{5} \ne 6", r"x \ne \boxed{5}", r"x ≠ \boxed{5}", r"\boxed{5}^2", r"$\boxed{5}$^2", r"\boxed{5} ^2",
+    r"2^\boxed{5}", r"2^{\boxed{5}}", r"x_{\boxed{5}}", r"\sqrt{\boxed{5}}", r"\sqrt[3]{\boxed{5}}", r"\sqrt\boxed{5}",
+    r"\sqrt{1+\boxed{5}}", r"\frac{\boxed{5}}{2}", r"\frac{1}{\boxed{5}}", r"\frac12\boxed{5}", r"\frac{1}{2}\boxed{5}",
+    r"1/\boxed{5}", r"x / \boxed{5}", r"\boxed{5}/2", r"\boxed{5} / 2", r"\boxed{5}/x", r"\boxed{5}/(2)",
+    r"\boxed{5} \div 2", r"\boxed{5}*2", r"\boxed{5} * 2", r"2*\boxed{5}", r"2 * \boxed{5}", r"\pm\boxed{5}",
+    r"±\boxed{5}", r"\boxed{5}\pm 1", r"2 × \boxed{5}", r"2·\boxed{5}", r"\boxed{5} × 2", r"\boxed{5}0", r"\boxed{5}.5",
+    r"\boxed{5},000", r"\boxed{5}:3", r"1\boxed{5}", r"x\boxed{5}", r"\boxed{5}x", r"\boxed{5}i", r"\boxed{5}\pi",
+    r"\boxed{5} \pi", r"\pi\boxed{5}", r"\boxed{5}\sqrt{2}", r"\boxed{5}\frac12", r"\boxed{5}(x+1)",
+    r"\boxed{5}\left(x+1\right)", r"2(\boxed{5})", r"f(\boxed{5})", r"\sin\boxed{5}", r"\sin(\boxed{5})",
+    r"\log_2 \boxed{5}", r"\log \boxed{5}", r"\boxed{5}! = 120", r"$\boxed{5}!$", r"{\boxed{5} \over 2}",
+    r"{\boxed{5} \choose 2}", r"\boxed{5} \bmod 3", r"[1,2] \cup \boxed{5}", r"\boxed{5} \cup [1,2]",
+    r"\boxed{5} is wrong", r"\boxed{5} is wrong.", r"$\boxed{5}$ is wrong", r"\boxed{5} is incorrect; it's 6",
+    r"\boxed{5} is definitely wrong", r"\boxed{5} is not the answer", r"\boxed{5} is not the right answer",
+    r"\boxed{5} isn't the answer", r"\boxed{5} cannot be the answer", r"\boxed{5} can't be right",
+    r"\boxed{5} is not correct", r"\boxed{5} was wrong, because", r"\boxed{5} (wrong)", r"\boxed{5}, wrong",
+    r"\boxed{5}\text{ is not the answer}", r"**\boxed{5}** is wrong", r"\boxed{5} does not work", r"\boxed{5} is not it",
+    r"The answer is not \boxed{5}", r"\text{not }\boxed{5}", r"\neg\boxed{5}", r"We rule out \boxed{5}",
+    r"It isn't \boxed{5}", r"\boxed 5.5", r"2\cdot\boxed 5", r"\boxed{5} \\cdot 10", r"2\\cdot\boxed{5}",
+]  # fmt: skip
+"""None of them answers anything."""
+
+
+def test_a_box_that_is_all_that_is_said_is_the_answer():
+    assert [text for text in STANDS for whole in (text, f"Some words.\n{text}\nMore words.") if box(whole) != "5"] == []
+
+
+def test_a_box_that_an_operator_a_relation_or_a_denial_touches_is_none():
+    assert [text for text in PART_OR_TAKEN_BACK for whole in (text, f"So we get\n{text}\n") if box(whole) is not None] == []
+
+
+def test_of_a_choice_only_not_the_answer_takes_it_back():
+    assert box(r"Statement \boxed{B} is wrong.") == "B" and box(r"\boxed{\text{C}} is incorrect") == r"\text{C}"
+    assert box(r"\boxed{B} is not the answer") is None and box(r"\boxed{A} fits, \boxed{B} is not the answer") == "A"
 
 
 # --- what was not said ----------------------------------------------------------------------------------------------

@@ -449,6 +449,15 @@ def test_the_audit_speaks_the_language_of_the_setting(extract):
         assert all(value(text, gold, extract=extract) == 0 for text in wrong(gold, extract=extract))
 
 
+def test_a_part_of_an_expression_or_a_denied_value_earns_nothing():
+    denied = (r"\boxed{5} \cdot 10^3", r"2\cdot\boxed{5}", r"\boxed{5}+1", r"x>\boxed{5}", r"\boxed{5} is wrong",
+              "It is not $5$.", "$5$ is wrong.", r"\text{not $5$}")  # fmt: skip
+    assert [value(text, "5") for text in denied] == [0] * 8
+    said = (r"x = \boxed{5}", r"\boxed 5", r"\boxed{5}\%", "So it is $5$.", "$5$ is right.")
+    assert [value(text, "5") for text in said] == [1] * 5
+    assert "a part of what is said" in (check_gold(r"so x > \boxed{5}") or "")
+
+
 def test_gold_may_be_a_whole_solution():
     assert value("5", "2 + 3 = 5 so #### 5") == 1 and value("5", r"It is \boxed{5}.") == 1
 

@@ -6,9 +6,9 @@ r"""Which part of a completion is its answer. One explicit policy, the same for 
 Before anything is looked for, `spoken` drops what the policy did not say as its answer: everything from the first end of
 turn on, and all reasoning. Reasoning that does not end leaves nothing at all, since what it would have said is not known.
 Then the last complete box, tag or marker that has something in it counts, and only that one. A box right behind a "not" is
-none: "\boxed{5}, not \boxed{6}" answers 5. Where the last box is a part of what is said, as in -\boxed{5} or \boxed{5}^2,
-there is no answer, since what the box holds is not it. Every function reads its text a constant number of times, from left
-to right, whatever stands in it.
+none, nor is one that "is wrong": "\boxed{5}, not \boxed{6}" answers 5. Where the last box is a part of what is said, as in
+-\boxed{5}, \boxed{5} + 1 or x > \boxed{5}, there is no answer, since what the box holds is not it (`around`). Every
+function reads its text a constant number of times, from left to right, whatever stands in it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from milepost.types import RecipeError
+from milepost.verifiers.around import REACH, is_denied, is_part
 
 Policy = Literal["boxed", "tag", "marker", "line", "whole"]
 POLICIES: tuple[Policy, ...] = ("boxed", "tag", "marker", "line", "whole")
@@ -105,7 +106,7 @@ def extract(
 ) -> tuple[str | None, str]:
     r"""(the answer, where it stood), or (None, why there is none).
 
-    boxed: the last complete \boxed{…} or \fbox{…}, braces balanced; a box within a box is that answer too.
+    boxed: the last complete \boxed{…} or \fbox{…}, braces balanced, or \boxed 5; a box within a box is that answer too.
     tag: the last complete <answer>…</answer>; of several openings the last one counts.
     marker: what follows the last #### on its line; the number alone where prose without any other digit follows it.
     line: the last line that is not blank. whole: all that was said.
@@ -158,57 +159,50 @@ def seen(text: str) -> str:
     return _INVISIBLE.sub("", text)
 
 
-_NOT = re.compile(
-    r"(?:(?:\b(?:not|never|cannot|anything but|instead of|rather than|other than)|n['’]t)"
-    r"(?:[ \t]+(?:be|equal(?:[ \t]+to)?))?"
-    r"|\\neq?(?![A-Za-z])|≠|!=)[ \t]*(?:[$*_`]|\\[(\[])*[ \t]*\Z",
-    re.IGNORECASE,
-)
-_PART_BEFORE = re.compile(
-    r"(?:(?:\A|[\s=(:$\[])[-−]|[=($] *[-−] *|\^\{?|(?<=[\w})])_\{?|\\sqrt(?:\[[^\[\]]{0,20}\])?\s*\{?"
-    r"|\\[dtc]?frac\s*(?:\{[^{}]{0,80}\}\s*)?\{|(?<![A-Za-z])\d)\Z"
-)
-_PART_AFTER = re.compile(
-    r"\^(?!\s*\{?\s*(?:\\circ|°|\\prime|\*))|_[\d{]|/[\s\d\\({]*[\d\\(a-z]|\d|!(?=[\s]*(?:\$|\\\)|\\\]|[-+*/=\^)]))"
-)
 _PART, _DENIED = "the last box is a part of what is said", "what stands in a box is said not to be the answer"
 
 
 def _last_box(said: str) -> tuple[str | None, str]:
     found = list(_spans(said))
     for index in range(len(found) - 1, -1, -1):
-        begin, start, end = found[index]
+        begin, start, end, behind = found[index]
         content = _peeled(said[start:end])
-        before = said[max(0, begin - 120) : begin]
-        if blank(content) or _NOT.search(before):
+        before, after = said[max(0, begin - REACH) : begin], said[behind : behind + REACH]
+        if blank(content) or is_denied(before, after, content):
             continue
-        if _PART_BEFORE.search(before) or _PART_AFTER.match(said, end + 1):
+        if is_part(before, after):
             return None, _PART
         return content.strip(), f"box {index + 1} of {len(found)}"
-    if any(not blank(said[start:end]) for _, start, end in found):
+    if any(not blank(said[start:end]) for _, start, end, _ in found):
         return None, _DENIED
     return None, "no complete \\boxed{…}" + (" with anything in it" if found else "")
 
 
 # --- boxes ----------------------------------------------------------------------------------------------------------
 
-# A command may be written with two backslashes where the policy thinks of itself as writing a string.
-_BRACES = re.compile(r"(\\{1,2}(?:boxed|fbox)\s*+\{)|\\.|[{}]", re.DOTALL)
+# A command may be written with two backslashes where the policy thinks of itself as writing a string. Without braces TeX
+# boxes what follows; \\boxed 15 would be a 1 in a box beside a 5.
+_BRACES = re.compile(
+    r"(\\{1,2}(?:boxed|fbox)\s*+\{)|\\{1,2}boxed\s*+(\d(?![\d.,/^]*\d)|[A-Za-z](?=\s*(?:[.$*]|\\[)\]]|\Z)))|\\.|[{}]",
+    re.DOTALL,
+)
 
 
 def boxes(text: str) -> Iterator[str]:
     r"""The contents of every outermost complete box, in order. `\{` and `\}` are no braces; an unclosed box is none."""
-    for _, start, end in _spans(text):
+    for _, start, end, _ in _spans(text):
         yield _peeled(text[start:end])
 
 
-def _spans(text: str) -> list[tuple[int, int, int]]:
-    """Of every outermost complete box: where it begins, where its content does, and where that ends."""
+def _spans(text: str) -> list[tuple[int, int, int, int]]:
+    """Of every outermost complete box: where it begins, where its content does, where that ends, and where it does."""
     open_: list[tuple[int, int]] = []  # where each brace begins, and its content; -1 for a brace that is no box
-    spans: list[tuple[int, int, int]] = []
+    spans: list[tuple[int, int, int, int]] = []
     for token in _BRACES.finditer(text):
         if token[1]:
             open_.append((token.start(), token.end()))
+        elif token[2]:
+            spans.append((token.start(), token.start(2), token.end(), token.end()))
         elif token[0] == "{":
             open_.append((token.start(), -1))
         elif token[0] == "}" and open_:
@@ -217,7 +211,7 @@ def _spans(text: str) -> list[tuple[int, int, int]]:
                 continue
             while spans and spans[-1][1] >= start:  # each span is pushed and popped once
                 spans.pop()
-            spans.append((begin, start, token.start()))
+            spans.append((begin, start, token.start(), token.end()))
     return spans
 
 

@@ -147,6 +147,8 @@ def check_gold(gold: Any, **params: Any) -> str | None:
             f"the gold {text[:80]!r} holds the control character {eaten[0]!r}, most likely a backslash that was eaten; "
             "write the backslashes twice, or use a raw string"
         )
+    if text == raw.strip() and r"\boxed" in text and not (found := find(text, "boxed"))[0]:
+        return f"the gold {text[:80]!r} has no answer in a box: {found[1]}"
     try:
         known = _read_gold(text)
         if known.tree is not None and not same(known.tree, known.tree, Policy()):

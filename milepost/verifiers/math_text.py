@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from milepost.verifiers.around import REACH, is_denied
+
 MAX_ANSWER_CHARACTERS = 2000
 
 _LEAD_IN = re.compile(r"(?:answer|result)(?:\*\*)?\s*(?:is|:|=)(?:\*\*)?\s*:?", re.IGNORECASE)
@@ -29,8 +31,10 @@ def after_lead_in(line: str) -> str:
     """What a line answers: what follows "the answer is", or its only formula, or all of it."""
     if lead := list(_LEAD_IN.finditer(line)):
         line = line[lead[-1].end() :]
-    elif len(formulas := _SEGMENT.findall(line)) == 1:
-        line = "".join(formulas[0])
+    elif len(formulas := list(_SEGMENT.finditer(line))) == 1:
+        only = formulas[0]
+        if not is_denied(line[max(0, only.start() - REACH) : only.start()], line[only.end() : only.end() + REACH]):
+            line = "".join(part or "" for part in only.groups())
     return line.strip().strip("*").strip()
 
 

@@ -1,0 +1,109 @@
+r"""What stands around a box: whether the box is a part of a larger formula, and whether it is said to be no answer.
+
+    is_part(r"x > ", "")                 -> True     nor is 2·▢, ▢ + 1, ▢^2, ▢x or \frac{1}{▢} what is said
+    is_part("x = ", r"\text{ cm}.")      -> False
+    is_denied("it is not ", "")          -> True
+    is_denied("", " is wrong.")          -> True
+
+A box is what is said only if no sign of its formula works on it: all of =, ≈, arrows, commas, words, units, degrees and
+percent may stand beside it; operators, other relations, functions and factors may not. Outside of a formula + - * < > are
+signs only between two things, for a dash, a bullet or a tag is none. Give at most `REACH` characters of either side.
+"""
+
+from __future__ import annotations
+
+import re
+
+REACH = 160
+
+_GAP = r"[ \t\u00a0]|\\{1,2}[,;:! ]|~|\\{1,2}(?:q?quad|displaystyle|textstyle|left|right|[bB]igg?[lr]?)(?![A-Za-z])"
+_DRESSED_BEFORE = re.compile(rf"(?:{_GAP}|\{{|\$|\\{{1,2}}[(\[]|[(\[]|&)++\Z")
+_DRESSED_AFTER = re.compile(rf"(?:{_GAP}|\}}|\$|\\{{1,2}}[)\]]|[)\]])*+")
+
+_OPERATORS = (
+    "cdot|times|div|pm|mp|ast|cup|cap|setminus|backslash|bmod|over|atop|choose|lt|gt|leq?|geq?|leqslant|geqslant|ll|gg"
+)
+_FACTORS = (
+    "sqrt|[dtc]?frac|[dt]?binom|pi|infty|alpha|beta|gamma|delta|theta|varphi|phi|lambda|sigma|tau|omega|sin|cos|tan|cot"
+    "|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|log|ln|lg|exp|gcd|lcm|overline|bar|hat|vec"
+)
+"""Without \\mu and \\Omega, with which units begin."""
+_LETTER = r"(?<![A-Za-z\\])[A-Za-z]"
+_OPERAND = rf"(?:\d|[)}}\]%]|{_LETTER})"
+_NEXT = (
+    r"(?:\d[\d.,]*+(?!\s+[A-Za-z]{2})|\\{1,2}(?!text|math|mbox|q?quad)[A-Za-z]|\(\s*[\d\\]"
+    r"|[A-Za-z](?![A-Za-z]|\s+[A-Za-z]{2}))"
+)
+_VARIABLE = r"[abcdefijknopqrtuvwxyzBDEGHIMOPQRSTUXYZ](?![A-Za-z])"
+"""A letter that is no unit."""
+
+_BEFORE_CLOSE = re.compile(
+    rf"(?:(?:\A|[\s=(:$\[])[-−]|(?<![A-Za-z])\d|{_LETTER}|(?:\d|(?<![A-Za-z])[A-Za-z])\(|(?:\d|[)}}]|{_LETTER})[-−]|\d[–—]"
+    r"|\\{1,2}[dtc]?frac\s*\{[^{}]{0,80}\}\s*\{[^{}]{0,80}\})\Z"
+)
+_ARGUMENT = r"(?:\[[^\[\]]{0,20}\])?(?:[_^]\w|[_^]?\{[^{}]{0,80}\})?"
+_BEFORE = re.compile(
+    rf"(?:[=(] *[-−]|\$[-−]|\^|(?<=[A-Za-z0-9}})])_|\\{{1,2}}(?:{_OPERATORS}|(?:{_FACTORS})\s*{_ARGUMENT})\s*"
+    rf"|[±∓√≤≥⩽⩾]|{_OPERAND}\s*[·⋅∙×÷/∪∩]|{_OPERAND}\s*\+|(?:\d|[)}}]|{_LETTER})\s*\*"
+    rf"|(?:(?<![\w</])\w|(?<![\w</])\d[\d.]*+|(?<![A-Za-z</])[A-Za-z]_\w|[)}}])\s*[<>]=?)\Z"
+)
+_LABEL = r"(?<!problem )(?<!question )(?<!step )(?<!part )(?<!case )(?<!exercise )(?<!example )"
+_MINUS_BEFORE = re.compile(
+    rf"(?:\A|[^\w.])(?:{_LABEL}\d[\d.,]*|[a-z]|(?:\w*[\^_}}]|boxed)\{{[^{{}}]{{0,80}}\}})[ ]+[-−]\Z", re.IGNORECASE
+)
+
+_AFTER_CLOSE = re.compile(rf"_[\d{{]|\d|[.,:]\d|–[\d\\]|{_VARIABLE}|(?:\\{{1,2}}left\s*)?\((?:\d+|[A-Za-z])\s*[-+*/^]")
+_AFTER = re.compile(
+    r"\^(?!\s*\{?\s*(?:\\{1,2}circ|°|\\{1,2}prime|\*))|!(?=[\s]*(?:\$|\\\)|\\\]|[-+*/=\^)]))|!="
+    rf"|/\s*[({{]*\s*(?:\d|\\{{1,2}}(?!text|math|mbox)[A-Za-z]|{_VARIABLE})|[·⋅∙×÷±∓∪∩≤≥⩽⩾≠√]"
+    rf"|\s*\\{{1,2}}(?:{_OPERATORS}|{_FACTORS}|neq?)(?![A-Za-z])|[-−+]\s*{_NEXT}|[<>]=?\s*(?:\d|\\|[A-Za-z](?![A-Za-z>/]))"
+)
+_STAR_AFTER = re.compile(rf"\*(?!\*)\s*{_NEXT}")
+
+
+def is_part(before: str, after: str) -> bool:
+    """Whether a box with this text before and behind it is only a part of what its formula says."""
+    starred = before.endswith("*")  # *▢* and **▢** are emphasis
+    bare, rest = _DRESSED_BEFORE.sub("", before), after[_DRESSED_AFTER.match(after).end() :]  # type: ignore[union-attr]
+    return bool(
+        _BEFORE_CLOSE.search(before)
+        or (_BEFORE.search(bare) and not (bare.endswith("*") and (bare.endswith("**") or after.startswith("*"))))
+        or (_MINUS_BEFORE.search(bare))
+        or _AFTER_CLOSE.match(after)
+        or _AFTER.match(rest)
+        or (not starred and _STAR_AFTER.match(rest))
+    )
+
+
+# --- what is taken back ---------------------------------------------------------------------------------------------
+
+_NOT = re.compile(
+    r"(?:(?:\b(?:not|never|cannot|anything but|instead of|rather than|other than|rul(?:e|es|ed|ing) out|reject(?:s|ed)?"
+    r"|exclud(?:e|es|ed|ing))|n['’]t)(?:[ \t]+(?:be|equal(?:[ \t]+to)?))?"
+    r"|\\neq?(?![A-Za-z])|\\(?:neg|lnot)(?![A-Za-z])|\\not[ \t]*=?|[≠¬]|!=)[ \t]*(?:[$*_`}]|\\[(\[])*[ \t]*\Z",
+    re.IGNORECASE,
+)
+_IS_NOT = (
+    r"(?:(?:(?:is|was|would|could|must|should)(?:n['’]t|[ \t]*not|[ \t]+never)|can(?:['’]t|[ \t]*not))[ \t]+(?:be[ \t]+)?)"
+)
+_TAKEN_BACK = re.compile(
+    r"(?:[ \t]|\\{1,2}[,;:! ]|~|\$|\\{1,2}[)\]]|[*_`}]|\\{1,2}(?:text\w*|mbox|mathrm)\s*\{)*+"
+    rf"(?:(?:{_IS_NOT}|(?:is|was)[ \t]+no[ \t]+)(?:(?:(?!only\b|just\b|merely\b)[a-z]+[ \t]+){{0,3}}?answer\b|it\b)"
+    r"|(?P<wrong>(?:(?:is|was|must be|would be|seems|turns out to be)[ \t]+(?:[a-z]+ly[ \t]+)?|[,:;(–—-][ \t]*)?"
+    r"(?:wrong|incorrect|mistaken|extraneous|ruled out|rejected|discarded|excluded)\b"
+    r"(?![ \t]+(?!because|as|since|and|so|but)[a-z])"
+    rf"|{_IS_NOT}(?:right|correct|(?:a|the|our|my)[ \t]+(?:[a-z]+[ \t]+)?(?:solution|result))\b"
+    r"|does(?:n['’]t|[ \t]*not)[ \t]+work\b))",
+    re.IGNORECASE,
+)
+
+
+def is_denied(before: str, after: str, content: str = "") -> bool:
+    """Whether what stands between these is said not to be the answer.
+
+    Of a single letter only "is not the answer" says so: "statement B is wrong" may well be what was asked for.
+    """
+    if _NOT.search(before):
+        return True
+    found = _TAKEN_BACK.match(after)
+    return found is not None and not (found["wrong"] and re.fullmatch(r"\W*(?:\\text\w*\{)?\W*[A-Za-z]\W*", content))
