@@ -21,11 +21,12 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NoReturn
 
-from milepost.env import Environment, EnvSpec, Observation, Snapshots, State, canonical
+from milepost.env import Environment, EnvSpec, Observation, Script, Snapshots, State, canonical
 from milepost.kept import die_with, keep
 from milepost.types import Message, MilepostError
 from milepost.worker_main import FRAME, resolve
@@ -44,6 +45,8 @@ class Reply:
     can_snapshot: bool = False
     seconds: float = 0.0
     """Spent in the environment's own methods."""
+    text: str | None = None
+    """What the script writes next; None: nothing more."""
     fault: str | None = None
     """"crash" or "garbage"; `hosts.py` adds "hang" and "dead", which cannot be seen from in here."""
     detail: str = ""
@@ -57,21 +60,34 @@ class Instance:
     libraries (sqlite3) insist on it. Async methods run on an event loop of this instance's own, which runs on between
     requests; sync ones never run inside a loop, since some libraries insist on that."""
 
-    def __init__(self, make: Callable[[], Environment]) -> None:
-        self.make = make
+    def __init__(
+        self, make: Callable[[], Environment], *, home: str | None = None, alone: bool = False,
+        find_script: Callable[[str], Script] = resolve,
+    ) -> None:  # fmt: skip
+        """`home`: the working directory, which only environments that have a process `alone` may change; by default the
+        present one. `find_script`: what a script's name stands for, where only names can be sent."""
+        self.make, self.home, self.alone, self.find_script = make, home or working_directory(), alone, find_script
         self.env: Environment | None = None
+        self._given: Any = None
+        self._texts: Iterator[str] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task | None = None
 
     def ask(self, method: str, *arguments: Any) -> Reply:
-        """ "open" (task, seed, saved bytes or None), "step" (action), "snapshot" (), "restore" (bytes) or "close" ().
+        """ "open" (task, seed, saved bytes or None), "step" (action), "write" (script, or its name), "snapshot" (),
+        "restore" (bytes) or "close" (). The first "write" after "open" starts the script; each asks for its next text.
 
         Never raises. A fault leaves the instance as it is; only "close" and another "open" are of use then.
         """
         began = time.perf_counter()
-        name = "reset" if method == "open" else method  # as the author of the environment knows it
+        name = {"open": "reset", "write": "script"}.get(method, method)  # as the author of the environment knows it
+        if self.alone and method == "open":
+            self._go_home()
         try:
             reply = getattr(self, f"_{method}")(*arguments)
+            if not self.alone and (where := self._go_home()):
+                raise Garbage(f"changed the working directory to {where}, which all episodes and the training share; "
+                              "change it back, use whole paths, or set env.isolated = true")  # fmt: skip
         except Garbage as error:
             reply = Reply(fault="garbage", detail=f"{name}: {error}")
         except BaseException as error:  # SystemExit included: it must end the episode, not the host
@@ -81,9 +97,18 @@ class Instance:
             reply = Reply(fault="crash", detail=detail, interrupt=isinstance(error, KeyboardInterrupt))
         return replace(reply, seconds=time.perf_counter() - began)
 
+    def _go_home(self) -> str | None:
+        """Back to the working directory; where this process was instead, if it was elsewhere."""
+        where = working_directory()
+        if where == self.home or self.home is None:
+            return None
+        with contextlib.suppress(OSError):
+            os.chdir(self.home)
+        return where or "a folder that is gone"
+
     def _open(self, task: Any, seed: int, saved: bytes | None) -> Reply:
         self._close()
-        self.env = self.make()
+        self.env, self._given = self.make(), task
         if saved is not None:
             return self._restore(saved)
         observation = checked_observation(self._settled(self.env.reset(task, seed)))
@@ -92,6 +117,16 @@ class Instance:
     def _step(self, action: Any) -> Reply:
         assert self.env is not None, "step comes after open"
         return self._facts(checked_observation(self._settled(self.env.step(action))))
+
+    def _write(self, script: Script | str) -> Reply:
+        assert self.env is not None, "write comes after open"
+        if self._texts is None:
+            found = self.find_script(script) if isinstance(script, str) else script
+            self._texts = iter(found(self._given, self.env))
+        text = next(self._texts, None)
+        if not isinstance(text, str | None):
+            raise Garbage(f"it yielded {type(text).__name__}, not text")
+        return Reply(text=text)
 
     def _snapshot(self) -> Reply:
         if not isinstance(self.env, Snapshots):
@@ -108,7 +143,7 @@ class Instance:
         return self._facts(Observation())
 
     def _close(self) -> Reply:
-        env, self.env = self.env, None
+        env, self.env, self._texts = self.env, None, None
         if env is not None:
             self._settled(env.close())  # type: ignore[func-returns-value]  # which may be async as well
         return Reply()
@@ -152,6 +187,14 @@ class Instance:
                 self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
             self.loop = None
+
+
+def working_directory() -> str | None:
+    """None: it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 # --- what an answer must look like ----------------------------------------------------------------------------------
@@ -237,6 +280,8 @@ def decode(data: bytes) -> Reply:
             key: tuple(value) if isinstance(value, list) else value for key, value in body["observation"].items()
         }
         saved = None if body["saved"] is None else base64.b64decode(body["saved"])
+        if not isinstance(body["text"], str | None):
+            raise TypeError(f"a text that is {type(body['text']).__name__}")
         return Reply(**{**body, "observation": checked_observation(Observation(**seen)), "saved": saved})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Garbage(f"the process of the environment broke the protocol: {error}") from None
@@ -245,9 +290,9 @@ def decode(data: bytes) -> Reply:
 # --- the process of one slot ----------------------------------------------------------------------------------------
 
 
-def _serve(connection: socket.socket, make: Callable[[], Environment]) -> NoReturn:
+def _serve(connection: socket.socket, spec: EnvSpec) -> NoReturn:
     """Answers requests until the parent closes its end. Never returns, so that a fork never runs its parent's code."""
-    instance = Instance(make)
+    instance = Instance(spec.make, alone=True, find_script=partial(_script, spec))
     me = os.getpid()
     with contextlib.suppress(OSError, EOFError):
         _send(connection, encode(Reply()))
@@ -264,6 +309,17 @@ def _serve(connection: socket.socket, make: Callable[[], Environment]) -> NoRetu
                 os._exit(1)
             _send(connection, encode(reply))
     os._exit(0)  # threads that an environment left behind must not keep the process alive
+
+
+GOLD, KNOWN_BAD = "gold", "known-bad/"
+
+
+def _script(spec: EnvSpec, name: str) -> Script:
+    """ "gold", "known-bad/NAME", or module:function."""
+    if name.startswith(KNOWN_BAD):
+        return spec.known_bad[name.removeprefix(KNOWN_BAD)]
+    found: Any = spec.gold if name == GOLD else resolve(name)
+    return found
 
 
 def _wait(connection: socket.socket, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -314,9 +370,9 @@ def main() -> None:
     control = socket.socket(fileno=int(descriptor))
     if rest:
         _settle_in(rest[0], os.getppid())
-        _serve(control, _find(name).make)
+        _serve(control, _find(name))
     try:
-        make = _find(name).make
+        spec = _find(name)
     except BaseException as error:
         ours = isinstance(error, MilepostError)
         what = str(error) if ours else " ".join("".join(traceback.format_exception_only(error)).split())
@@ -326,7 +382,7 @@ def main() -> None:
         raise SystemExit(1) from None
     _send(control, json.dumps({"failure": None}).encode())
     with contextlib.suppress(OSError, EOFError):
-        _serve_starts(control, name, make)
+        _serve_starts(control, name, spec)
 
 
 def _find(name: str) -> EnvSpec:
@@ -341,7 +397,7 @@ def _find(name: str) -> EnvSpec:
     return find_env(name)
 
 
-def _serve_starts(control: socket.socket, name: str, make: Callable[[], Environment]) -> None:
+def _serve_starts(control: socket.socket, name: str, spec: EnvSpec) -> None:
     """Each request is one JSON object: {"fork": folder} with the new process's socket, or {"kill": pid}."""
     children: set[int] = set()
     try:
@@ -351,7 +407,7 @@ def _serve_starts(control: socket.socket, name: str, make: Callable[[], Environm
                 return
             request = json.loads(data)
             if "fork" in request:
-                pid = _fork(socket.socket(fileno=descriptors[0]), control, name, make, request["fork"])
+                pid = _fork(socket.socket(fileno=descriptors[0]), control, name, spec, request["fork"])
                 children.add(pid)
                 _send(control, json.dumps(pid).encode())
             else:
@@ -362,7 +418,7 @@ def _serve_starts(control: socket.socket, name: str, make: Callable[[], Environm
             _kill(pid)
 
 
-def _fork(theirs: socket.socket, control: socket.socket, name: str, make: Callable[[], Environment], folder: str) -> int:
+def _fork(theirs: socket.socket, control: socket.socket, name: str, spec: EnvSpec, folder: str) -> int:
     """Starts the keeper of one slot's process. Where imports left threads behind, forking alone would copy their locks."""
     me = os.getpid()
     alone = threading.active_count() == 1 and _num_threads() == 1
@@ -377,7 +433,7 @@ def _fork(theirs: socket.socket, control: socket.socket, name: str, make: Callab
             boot = ["-c", BOOT, json.dumps(sys.path), str(theirs.fileno()), name, folder]
             os.execv(sys.executable, [sys.executable, "-s", "-P", "-u", *boot])
         _settle_in(folder, os.getppid())
-        _serve(theirs, make)
+        _serve(theirs, spec)
 
     try:
         control.close()

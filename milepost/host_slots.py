@@ -63,9 +63,9 @@ Job = tuple[Future[Reply], str, tuple[Any, ...]]
 class ThreadSlot:
     """A thread with its instance. The thread is a daemon: one that hangs must not keep the interpreter alive."""
 
-    def __init__(self, make: Callable[[], Environment]) -> None:
+    def __init__(self, make: Callable[[], Environment], home: str | None) -> None:
         self.healthy = True
-        self._instance = Instance(make)
+        self._instance = Instance(make, home=home)
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._wake = asyncio.Event()
         self._running = False

@@ -25,8 +25,8 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from milepost.env import Action, EnvSpec, Observation, State
-from milepost.host_main import Reply
+from milepost.env import Action, EnvSpec, Observation, Script, State
+from milepost.host_main import Reply, working_directory
 from milepost.host_slots import CLOSE_SECONDS, START_SECONDS, HostsDown, Server, Slot, ThreadSlot
 from milepost.types import RecipeError, Task
 
@@ -87,6 +87,7 @@ class Hosts:
         self._num_busy, self._waiting = 0, deque[asyncio.Future[None]]()
         self._failed_tasks: list[str] = []
         self._num_started = 0
+        self.isolated, self._home = isolated, working_directory()
         self._server = Server(_absolute(self.name), hash_seed) if isolated else None
         self._make = None if isolated else _find(environment).make
         # Runs at close(), at garbage collection and at interpreter exit, whichever comes first.
@@ -131,7 +132,7 @@ class Hosts:
                 slot = self._idle.pop()
             elif self._server is None:
                 assert self._make is not None
-                slot = ThreadSlot(self._make)
+                slot = ThreadSlot(self._make, self._home)
                 self._slots.append(slot)
             else:
                 slot = self._server.fork()
@@ -230,6 +231,15 @@ class Host:
     async def step(self, action: Action) -> Seen | Fault:
         return self._seen(await self._ask("step", action))
 
+    async def write(self, script: Script | str) -> str | Fault | None:
+        """What the script writes next, beside the environment that it may look into; None: nothing more.
+
+        To another process only a name can be sent: "gold", "known-bad/NAME", module:function or file.py:function.
+        """
+        given = _absolute(script) if isinstance(script, str) else script
+        answer = await self._ask("write", given, seconds=self._hosts.reset_seconds)  # its first turn may plan them all
+        return answer if isinstance(answer, Fault) else answer.text
+
     async def snapshot(self) -> bytes | Fault:
         answer = await self._ask("snapshot")
         if isinstance(answer, Fault):
@@ -266,12 +276,12 @@ class Host:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _ask(self, method: str, *arguments: Any) -> Reply | Fault:
+    async def _ask(self, method: str, *arguments: Any, seconds: float | None = None) -> Reply | Fault:
         if self.fault is not None or self._closed:
             why = f"it had a fault before: {self.fault.detail.splitlines()[0]}" if self.fault else "it was closed"
             return Fault("dead", f"{method} was asked of an instance that is gone; {why}", True)
         try:
-            reply = await self._slot.ask(method, arguments, self._hosts.step_seconds)
+            reply = await self._slot.ask(method, arguments, seconds or self._hosts.step_seconds)
             if reply.fault is None:
                 return reply
             kind: Any = reply.fault

@@ -13,8 +13,9 @@ from typing import Any
 from milepost.env import Action, EnvSpec, Observation, Script, State
 from milepost.envs.find import find_env
 from milepost.reward_spec import RewardSpec, progress
+from milepost.sources import generated
 from milepost.tools import parse
-from milepost.types import MilepostError, RecipeError, Task
+from milepost.types import RecipeError, Task
 
 MAX_LINES, MAX_CHARS = 12, 60
 """Of the changes shown after one action, and of one value in them."""
@@ -75,12 +76,8 @@ def draw_task(spec: EnvSpec, seed: int, number: int, difficulty: Mapping[str, An
     """The `number`-th task that the environment generates, counted from 0. Raises RecipeError."""
     if number < 0:
         raise RecipeError(f"play: task = {number} must be 0 or more; 0 is the first")
-    try:
-        row = next(islice(spec.generate(number + 1, seed, **difficulty), number, None), None)
-    except MilepostError:
-        raise
-    except Exception as error:
-        raise RecipeError(f"play: the generator of {spec.name} raised {type(error).__name__}: {error}") from error
+    rows = generated(spec.generate, number + 1, seed, difficulty, f"play: environment {spec.name!r}")
+    row = rows[number] if number < len(rows) else None
     if row is None or "prompt" not in row:
         what = "gives no task" if row is None else "gives no prompt with task"
         raise RecipeError(f"play: the generator of {spec.name} {what} {number}; try --task 0 or another difficulty")

@@ -24,12 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from milepost.env import EnvSpec, Milestone, State
+from milepost.env import EnvSpec, Milestone, Script, State
+from milepost.hosts import Hosts
 from milepost.length_terms import LengthController, LengthTerm, length_bounds, length_part, length_term
 from milepost.lever_sections import largest_group
 from milepost.recipe import Recipe
 from milepost.reward_sections import TurnScorerSection
-from milepost.scripted import episode_of, play_script, problems
+from milepost.scripted import Played, Texts, episode_of, play_script, problems
+from milepost.sections import EnvSection
 from milepost.tools import permitted
 from milepost.turn_scorers import Scores, TurnScorers
 from milepost.types import Episode, EpisodeId, Group, RecipeError, Reward, StopKind, Task
@@ -424,12 +426,14 @@ class EnvGrader:
 
     def __init__(
         self, spec: RewardSpec, env_spec: EnvSpec, controller: LengthController | None = None,
-        scorers: TurnScorers | None = None,
+        scorers: TurnScorers | None = None, limits: EnvSection | None = None,
     ) -> None:  # fmt: skip
+        """`limits`: how the environment is called and what time it has. Then scripts are played in a process of their own,
+        which they may end; else in this one, as an environment without a name has to be."""
         self.spec, self.env_spec, self.controller, self.scorers = spec, env_spec, controller, scorers
+        self.limits = limits or EnvSection()
         self.counts: Counter[str] = Counter()
-        self.seconds = 90.0
-        """A scripted episode that takes longer hangs."""
+        self._hosts: Hosts | None = None
         self._reported: set[str] = set()
 
     @classmethod
@@ -437,11 +441,12 @@ class EnvGrader:
         """As the recipe says, its length controller included. Raises RecipeError."""
         controller = LengthController(recipe.reward.length) if recipe.reward.length.max_mean else None
         spec = make_reward(recipe, env_spec)
-        made = cls(spec, env_spec, controller, TurnScorers(recipe.reward) if spec.scorers else None)
-        made.seconds = recipe.env.reset_seconds + recipe.env.step_seconds
-        return made
+        return cls(spec, env_spec, controller, TurnScorers(recipe.reward) if spec.scorers else None, recipe.env)
 
     def close(self) -> None:
+        if self._hosts:
+            self._hosts.close()
+            self._hosts = None
         if self.scorers:
             self.scorers.close()
 
@@ -476,13 +481,28 @@ class EnvGrader:
         for problem in self.canary([task]):
             raise RecipeError(problem)
         if self.scorers:
-            script = self.env_spec.gold or (lambda task, env: iter([""]))
-            played = play_script(self.env_spec, task, script, max_turns=self.spec.max_turns or 1000, seconds=self.seconds)
+            played = self.play(task, self.env_spec.gold or Texts(("",)))
             self.scorers.score([(task, episode_of(played, task))])
 
     def canary(self, tasks: Sequence[Task]) -> list[str]:
         """What is wrong with the judge: the gold script fails at the first task, or doing nothing succeeds."""
-        return list(problems(self.env_spec, tasks[:1], self.seconds))
+        return list(problems(self.env_spec, tasks[:1], self.hosts))
+
+    def play(self, task: Task, script: Script, seed: int = 0, *, max_turns: int | None = None) -> Played:
+        """One scripted episode, by default of as many turns as the recipe allows. Raises RecipeError."""
+        most = max_turns or self.spec.max_turns or 1000
+        return play_script(self.env_spec, task, script, seed, max_turns=most, hosts=self.hosts)
+
+    @property
+    def hosts(self) -> Hosts:
+        """Where scripts are played; started when it is first needed."""
+        if self._hosts is None:
+            name = self.limits.name
+            self._hosts = Hosts(
+                name or self.env_spec, 1, isolated=bool(name), step_seconds=self.limits.step_seconds,
+                reset_seconds=self.limits.reset_seconds, num_retries=0,
+            )  # fmt: skip
+        return self._hosts
 
     def score(self, groups: Sequence[Group]) -> list[list[Reward]]:
         """One reward per episode, nested as the episodes are. Raises RecipeError if a turn scorer breaks its contract."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from milepost.env import Action, EnvSpec, Observation, Script, State
+from milepost.host_main import GOLD, KNOWN_BAD
+from milepost.hosts import Fault, Hosts
 from milepost.sources import load_function
 from milepost.tools import TERSE, Style, parse, split_thought
-from milepost.types import Episode, EpisodeId, RecipeError, Sampled, StopKind, StopReason, Task, Turn
+from milepost.types import Episode, EpisodeId, MilepostError, RecipeError, Sampled, StopKind, StopReason, Task, Turn
 
 
 @dataclass(frozen=True)
@@ -41,53 +41,119 @@ class Played:
         return self.steps[-1].state if self.steps else self.start_state
 
 
+@dataclass(frozen=True)
+class Texts:
+    """The script that writes these, whatever happens."""
+
+    texts: tuple[str, ...]
+
+    def __call__(self, task: Task, env: Any) -> Iterator[str]:
+        return iter(self.texts)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A script of somebody's own, and what another process can find it by: module:function or file.py:function."""
+
+    name: str
+    script: Script
+
+    def __call__(self, task: Task, env: Any) -> Iterator[str]:
+        return self.script(task, env)
+
+
+NOTHING = Texts(())
+
+
+class Unplayable(RecipeError):
+    """A scripted episode that was not played to its end. `detail`: in what and why, such as "step: ValueError: no"."""
+
+    def __init__(self, spec: EnvSpec, task: Task, detail: str) -> None:
+        self.detail = " ".join(detail.split()).rstrip(": ")
+        super().__init__(
+            f"environment {spec.name!r}: a scripted episode of task {task.key} ended in {self.detail}; "
+            "`milepost check env` shows where"
+        )
+
+
 def play_script(
     spec: EnvSpec, task: Task, script: Script, seed: int = 0, *, max_turns: int = 1000, style: Style = TERSE,
-    seconds: float = 120.0,
+    seconds: float = 60.0, hosts: Hosts | None = None,
 ) -> Played:  # fmt: skip
-    """One episode in an instance of its own, in this process. Scripts write terse calls; `style` writes them anew.
+    """One episode in an instance of its own: one of `hosts`, as other episodes are, or of this process, where each answer
+    gets `seconds`. Scripts write terse calls; `style` writes them anew.
 
-    Raises RecipeError if it takes longer than `seconds`; its thread is then abandoned. What the environment or the script
-    raises comes through.
+    Raises Unplayable if the environment or the script fails, hangs, or ends its process, RecipeError for a script that
+    cannot be sent to isolated hosts, and HostsDown.
     """
-    found: list[Played | BaseException] = []
+    if hosts is None:
+        with Hosts(spec, 1, step_seconds=seconds, reset_seconds=seconds, num_retries=0) as own:
+            return play_script(spec, task, script, seed, max_turns=max_turns, style=style, hosts=own)
+    sent = _name_of(script, spec) if hosts.isolated else script
+    found: list[Played | Unplayable] = []  # what it returned, asyncio.run would spell out to the last step
 
-    def run() -> None:
+    async def play() -> None:
         try:
-            found.append(asyncio.run(_played(spec, task, script, seed, max_turns, style)))
-        except BaseException as error:
+            found.append(await _played(spec, task, sent, seed, max_turns, style, hosts))
+        except Unplayable as error:
             found.append(error)
 
-    thread = threading.Thread(target=run, name="script", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not found:
-        raise RecipeError(
-            f"environment {spec.name!r}: a scripted episode of task {task.key} did not end within {seconds:g} seconds; see "
-            "where it hangs with `milepost check env`"
-        )
-    if isinstance(found[0], BaseException):
+    asyncio.run(play())
+    if isinstance(found[0], Unplayable):
         raise found[0]
     return found[0]
 
 
-async def _played(spec: EnvSpec, task: Task, script: Script, seed: int, max_turns: int, style: Style) -> Played:
-    env: Any = spec.make()
+async def _played(
+    spec: EnvSpec, task: Task, script: Script | str, seed: int, max_turns: int, style: Style, hosts: Hosts
+) -> Played:
+    host = _sound(await hosts.open(task, seed), spec, task)
+    steps, ended = list[Step](), False
+    ready = iter(script.texts) if isinstance(script, Texts) else None
     try:
-        start = await _settled(env.reset(task, seed))
-        start_state, steps, ended = await _settled(env.state()), [], False
-        for text in script(task, env):
+        while not ended and len(steps) < max_turns:
+            text = next(ready, None) if ready else _sound(await host.write(script), spec, task)
+            if text is None:
+                break
             written = rewritten(text, spec, style)
             action = parse(written, spec.tools, style.format) if spec.tools else Action(written)
-            seen = await _settled(env.step(action))
-            steps.append(Step(written, action, seen, await _settled(env.state())))
-            reached = spec.goal.ends and spec.goal.holds(task, start_state, steps[-1].state)
-            ended = seen.ended or seen.truncated or reached
-            if ended or len(steps) >= max_turns:
-                break
-        return Played(start, start_state, tuple(steps), ended)
+            seen = _sound(await host.step(action), spec, task)
+            steps.append(Step(written, action, seen.observation, seen.state))
+            reached = spec.goal.ends and holds(spec, task, host.start.state, seen.state)
+            ended = seen.observation.ended or seen.observation.truncated or reached
     finally:
-        await _settled(env.close())
+        await host.close()
+    return Played(host.start.observation, host.start.state, tuple(steps), ended)
+
+
+def _sound(answer: Any, spec: EnvSpec, task: Task) -> Any:
+    """The answer itself. Raises Unplayable for a fault."""
+    if isinstance(answer, Fault):
+        raise Unplayable(spec, task, answer.detail.splitlines()[0])
+    return answer
+
+
+def holds(spec: EnvSpec, task: Task, start: State, state: State) -> bool:
+    """The goal. Raises Unplayable if it raises."""
+    try:
+        return spec.goal.holds(task, start, state)
+    except Exception as error:
+        raise Unplayable(spec, task, f"goal: {type(error).__name__}: {error}") from error
+
+
+def _name_of(script: Script, spec: EnvSpec) -> Script | str:
+    """What can be sent to another process instead of the script; texts need not be."""
+    if isinstance(script, Texts):
+        return script
+    if script is spec.gold:
+        return GOLD
+    bad = next((name for name, other in spec.known_bad.items() if other is script), None)
+    if bad is None and not isinstance(script, Named):
+        raise RecipeError(
+            f"environment {spec.name!r}: the script {script!r:.80} cannot be played in another process; name it "
+            "module:function, or set env.isolated = false"
+        )
+    return script.name if isinstance(script, Named) else KNOWN_BAD + str(bad)
 
 
 def episode_of(played: Played, task: Task, member: int = 0) -> Episode:
@@ -119,7 +185,7 @@ def demonstrator(named: str, spec: EnvSpec) -> Script:
             f'sft.demonstrations = {named!r} demonstrates nothing in environment {spec.name!r}; use "gold", or a script of '
             "(task, environment) as module:function"
         )
-    return load_function(named, "sft.demonstrations")
+    return Named(named, load_function(named, "sft.demonstrations"))
 
 
 def rewritten(text: str, spec: EnvSpec, style: Style) -> str:
@@ -134,31 +200,18 @@ def rewritten(text: str, spec: EnvSpec, style: Style) -> str:
     return thought + style.write(calls) if calls else text
 
 
-def problems(spec: EnvSpec, tasks: Sequence[Task], seconds: float = 120.0) -> Iterator[str]:
+def problems(spec: EnvSpec, tasks: Sequence[Task], hosts: Hosts | None = None) -> Iterator[str]:
     """A canary: the gold script still succeeds, and doing nothing still does not. One sentence for each that is wrong."""
     for task in tasks:
-        for name, script, expected in (("gold", spec.gold, True), ("empty", _nothing, False)):
+        for name, script, expected in (("gold", spec.gold, True), ("empty", NOTHING, False)):
             if script is None:
                 continue
             try:
-                played = play_script(spec, task, script, seconds=seconds)
-            except RecipeError as error:
-                yield str(error)
+                played = play_script(spec, task, script, hosts=hosts)
+                succeeds = holds(spec, task, played.start_state, played.final_state)
+            except MilepostError as error:
+                yield str(error).replace("a scripted episode of", f"the {name} policy at")
                 return
-            except Exception as error:
-                told = " ".join(str(error).split())
-                told = f"{type(error).__name__}: {told}"
-                yield f"environment {spec.name!r}: the {name} policy at task {task.key} ended in {told}"
-                continue
-            if spec.goal.holds(task, played.start_state, played.final_state) is not expected:
+            if succeeds is not expected:
                 verdict = "fails" if expected else "succeeds"
                 yield f"environment {spec.name!r}: the {name} policy {verdict} at task {task.key}, so it judges wrongly"
-
-
-def _nothing(task: Task, env: Any) -> Iterator[str]:
-    return iter(())
-
-
-async def _settled(value: Any) -> Any:
-    """The result of a method that may be async."""
-    return await value if inspect.isawaitable(value) else value

@@ -17,10 +17,12 @@ import json
 import os
 import random
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -251,13 +253,38 @@ def _check_environment(source: SourceSection, setting: str, generate: Generate |
 def _read_environment(generate: Generate | None, source: SourceSection, seed: int, setting: str) -> SourceRows:
     assert generate is not None
     name = source_name(source)
-    try:
-        rows, bad = _number(itertools.islice(generate(source.size, seed, **source.params), source.size), name)
-    except (TypeError, ValueError, RecipeError) as error:
-        known = ", ".join(k for k in inspect.signature(generate).parameters if k not in ("size", "seed"))
-        raise RecipeError(f"{setting}.params = {source.params}: {_short(error)}; the environment takes "
-                          f"{known or 'no difficulty'}") from error  # fmt: skip
+    told = f"{setting}.params = {source.params}" if source.params else setting
+    found = generated(generate, source.size, seed, source.params, told)
+    rows, bad = _number(found, name)
     return SourceRows(name, source.weight, rows, bad, prompt_column="prompt", answer_column="none", by_row=True)
+
+
+def generated(generate: Generate, size: int, seed: int, params: Mapping[str, Any], setting: str) -> list[Any]:
+    """At most `size` rows of an environment's generator. Raises RecipeError, beginning with `setting`, if it takes no such
+    difficulty, refuses it, or breaks."""
+    signature = inspect.signature(generate)
+    known = ", ".join(k for k in signature.parameters if k not in ("size", "seed")) or "no difficulty"
+    try:
+        signature.bind(size, seed, **params)
+        return list(itertools.islice(generate(size, seed, **params), size))
+    except Exception as error:
+        where = _line_of(error, getattr(generate, "__code__", None))
+        if where is None or isinstance(error, RecipeError):  # it never began, or says itself what is wrong
+            raise RecipeError(f"{setting}: {_short(error)}; the environment takes {known}") from error
+        raise RecipeError(
+            f"{setting}: the environment's generate(size={size}, seed={seed}) raised {type(error).__name__}: "
+            f"{_short(error)}, in {where}; it takes {known}"
+        ) from error
+
+
+def _line_of(error: Exception, code: CodeType | None) -> str | None:
+    """The innermost line of the function's own file that the error went through; without one, the innermost of all. None
+    where nothing of the function ran."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    for frame in (own or frames)[-1:]:
+        return None if frame.filename == inspect.__file__ else f"{frame.filename}, line {frame.lineno}"
+    return None
 
 
 def load_function(spec: str, setting: str) -> Callable[..., Any]:

@@ -30,7 +30,7 @@ from milepost.hosts import Fault, Host, Hosts
 from milepost.pump import Pump
 from milepost.recipe import Recipe
 from milepost.rollout import Codec, sizes_of
-from milepost.scripted import play_script
+from milepost.scripted import holds, play_script
 from milepost.sections import EnvSection
 from milepost.tools import Style, parse, split_thought, usage
 from milepost.types import Episode, EpisodeId, Group, Message, RecipeError, Sampled, StopKind, StopReason, Task, Turn
@@ -183,9 +183,8 @@ def demonstrate(
     episodes = []
     for index, task in enumerate(tasks):
         played = play_script(world.spec, task, script, world.start_seed(task), max_turns=world.limits.max_turns,
-                             style=world.style,
-                             seconds=world.limits.reset_seconds + world.limits.step_seconds)  # fmt: skip
-        failed = not world.spec.goal.holds(task, played.start_state, played.final_state)
+                             style=world.style, hosts=world.hosts)  # fmt: skip
+        failed = not holds(world.spec, task, played.start_state, played.final_state)
         if failed and script is world.spec.gold:
             continue
         history = History(codec, world.opening, world.limits, world.context, played.start.messages)

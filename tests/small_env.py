@@ -6,7 +6,10 @@ The hasty script knows the rule and often slips; only the outcome of the whole e
 from __future__ import annotations
 
 import json
+import os
 import random
+import time
+from dataclasses import replace
 from pathlib import Path
 
 from milepost.env import EnvSpec, Goal, Milestone, Observation
@@ -77,6 +80,30 @@ def first_right(task, before, now):
 
 SPEC = EnvSpec("next", "1", Next, generate, Goal(right, ends=False), gold=gold,
                milestones=(Milestone("first", first_right),))  # fmt: skip
+
+
+class Hanging(Next):
+    def step(self, action):
+        time.sleep(30)
+
+
+class Broken(Next):
+    def step(self, action):
+        raise OSError("the tool\nbroke")
+
+
+class Ending(Next):
+    def step(self, action):
+        os._exit(0)
+
+
+def no_tasks(size, seed):
+    yield {"prompt": "a", "letters": "abc"}
+    raise OSError("no words")
+
+
+UNSUPPLIED = replace(SPEC, generate=no_tasks)
+HANGING, BROKEN, ENDING = (replace(SPEC, make=make) for make in (Hanging, Broken, Ending))
 
 
 def write_policy(folder: Path, **shape) -> Path:

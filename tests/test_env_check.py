@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import threading
@@ -167,6 +168,31 @@ class Raises(Lamps):
 class DoesNotStart(Lamps):
     def reset(self, task, seed):
         raise KeyError("lamp")
+
+
+@broken("exceptions", "step of task lamps/0 with seed 0 (gold policy) after 'done()': the process ended (exit status 0)")
+class EndsItsProcess(Lamps):
+    def do_done(self):
+        os._exit(0)
+
+
+@broken("exceptions", "reset of task lamps/0 with seed 0 (gold policy): the process ended (signal 11, SIGSEGV)")
+class BreaksItsProcess(Lamps):
+    def reset(self, task, seed):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@broken("exceptions", "reset: KeyboardInterrupt")
+class Interrupts(Lamps):
+    def reset(self, task, seed):
+        raise KeyboardInterrupt
+
+
+@broken("messages", "step: changed the working directory to /, which all episodes and the training share")
+class GoesElsewhere(Lamps):
+    def step(self, action):
+        os.chdir("/")
+        return super().step(action)
 
 
 @broken("deadline", "step gave no answer within 0.5 s")
@@ -668,6 +694,26 @@ def test_another_process_must_see_the_same(tmp_path, capsys):
         failed = {check["name"]: check["detail"] for check in report["checks"] if check["status"] == "FAILED"}
         assert report["ok"] is not bool(code) and set(failed) == ({"determinism"} if code else set())
         assert not failed or "in another process, with another hash seed" in failed["determinism"]
+
+
+def test_what_is_left_behind_is_told_and_ended(tmp_path):
+    class Leaves(Lamps):
+        def reset(self, task, seed):
+            left = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)
+            (tmp_path / str(left.pid)).touch()
+            return super().reset(task, seed)
+
+    found = verdicts(replace(SPEC, make=Leaves))
+    assert list(found) == ["clean-up"] and "10 processes" in found["clean-up"]
+    assert os.listdir(tmp_path) and not any(os.path.exists(f"/proc/{pid}") for pid in os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize("code", ["import os; os._exit(0)", "import os, signal; os.kill(os.getpid(), signal.SIGABRT)"])
+def test_a_process_that_ends_is_never_silence(tmp_path, capsys, code):
+    (tmp_path / "ends.py").write_text(code)
+    assert main(["check", "env", f"{tmp_path}/ends.py:SPEC"]) == 1
+    text = capsys.readouterr().out
+    assert f"the import of {tmp_path}/ends.py:SPEC: the process ended" in text and "env.isolated" in text
 
 
 # case E12, and settings that cannot be

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gauges import counts
 from small import killed_after
-from small_env import SPEC, Next, write_policy
+from small_env import SPEC, write_policy
 from torture import NOT_COMPARED
 
 from milepost.credit import assign
@@ -209,26 +209,22 @@ def test_another_version_of_the_environment_is_not_gone_on_with(tmp_path, monkey
         pass
 
 
-class Hanging(Next):
-    def step(self, action):
-        time.sleep(30)
-
-
-class Broken(Next):
-    def step(self, action):
-        raise OSError("the tool\nbroke")
-
-
+@pytest.mark.parametrize("isolated", [False, True], ids=["threads", "processes"])
 @pytest.mark.parametrize(
-    ("world", "sentence"), [(Hanging, "did not end within 0.4 seconds"), (Broken, "OSError: the tool broke")]
+    ("world", "sentence"),
+    [
+        ("HANGING", "step: no answer within 0.2 s"),
+        ("BROKEN", "step: OSError: the tool broke"),
+        ("ENDING", "step: the process ended (exit status 0)"),
+    ],
 )
-def test_a_world_that_cannot_be_played_is_told_before_the_model(tmp_path, monkeypatch, world, sentence):
-    monkeypatch.setattr("small_env.SPEC", replace(SPEC, make=world))
-    made = recipe(tmp_path, env__step_seconds=0.2, env__reset_seconds=0.2)
-    with pytest.raises(RecipeError) as error, open_session(made, quiet=True):
+def test_a_world_that_cannot_be_played_is_told_before_the_model(tmp_path, world, sentence, isolated):
+    """Also where episodes are to be played in the process of the training, which the last one would end silently."""
+    more = {"env__name": f"small_env:{world}", "env__step_seconds": 0.2, "env__isolated": isolated}
+    with pytest.raises(RecipeError) as error, open_session(recipe(tmp_path, **more), quiet=True):
         pass
-    assert sentence in str(error.value) and "\n" not in str(error.value)
-    assert not (tmp_path / "runs").exists()
+    assert f" ended in {sentence}" in str(error.value) and "the gold policy at task" in str(error.value)
+    assert "\n" not in str(error.value) and not (tmp_path / "runs").exists()
 
 
 def test_a_run_whose_worlds_are_processes_trains(tmp_path):
@@ -293,6 +289,7 @@ def test_tasks_of_no_environment_are_refused(tmp_path):
         ({"env__name": "nowhere"}, "env.name = 'nowhere' is no environment"),
         ({"sft__demonstrations": "Answer: {answer}"}, 'use "gold"'),
         ({"tasks__sources": [{"kind": "environment", "size": 9, "params": {"lenght": 3}}]}, "the environment takes length"),
+        ({"env__name": "small_env:UNSUPPLIED"}, "generate(size=400, seed=0) raised OSError: no words, in "),
         ({"tasks__sources": [{"kind": "environment"}]}, "needs to know how many rows"),
         ({"env__max_context_tokens": 10**6}, "exceeds the model's context"),
     ],

@@ -268,7 +268,7 @@ def test_scripts_are_played_and_shown_with_what_they_would_earn():
         (replace(SPEC, goal=Goal(lambda task, start, now: False)), "the gold script does not reach the goal"),
         (
             replace(SPEC, known_bad={"breaks": lambda task, env: iter([env.nothing])}),
-            "the script 'breaks' ended in error: Attrib",
+            "the script 'breaks' ended in error: script: Attrib",
         ),
     ],
 )

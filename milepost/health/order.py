@@ -29,7 +29,8 @@ from milepost.recipe import Recipe
 from milepost.reward_checks import BUILT_IN, check_section, label_of
 from milepost.reward_combine import Combination, combination, tenths
 from milepost.reward_spec import RewardSpec, make_reward
-from milepost.sections import OWN_BUDGETS
+from milepost.sections import OWN_BUDGETS, EnvSection
+from milepost.sources import generated
 from milepost.tasks import load_tasks
 from milepost.types import Task
 from milepost.verifiers.kinds import is_graded
@@ -106,15 +107,19 @@ def check_recipe(recipe: Recipe, *, num_tasks: int = 2) -> OrderReport:
     env_spec = find_env(recipe.env.name, "env.name")
     spec = make_reward(recipe, env_spec)
     tasks = load_tasks(recipe.tasks, recipe.seed, generate=env_spec.generate).train
-    return check_order(spec, env_spec, recipe, tasks[:num_tasks])
+    return check_order(spec, env_spec, recipe, tasks[:num_tasks], limits=recipe.env)
 
 
 def check_order(
-    spec: RewardSpec, env_spec: EnvSpec, recipe: Recipe, tasks: Sequence[Task] = (), *, num_tasks: int = 2
+    spec: RewardSpec, env_spec: EnvSpec, recipe: Recipe, tasks: Sequence[Task] = (), *, num_tasks: int = 2,
+    limits: EnvSection | None = None,
 ) -> OrderReport:  # fmt: skip
-    """The proof, then the scripts played on `tasks` (by default the first `num_tasks` that the environment generates)."""
+    """The proof, then the scripts played on `tasks` (by default the first `num_tasks` that the environment generates).
+
+    `limits`: of an environment that another process can import by its name there, in which scripts are then played.
+    """
     proof = prove(spec, env_spec, recipe)
-    earned = play_known(spec, env_spec, recipe, tasks or _generated(env_spec, recipe, num_tasks))
+    earned = play_known(spec, env_spec, recipe, tasks or _generated(env_spec, recipe, num_tasks), limits)
     found = tuple(CounterExample("played", *example) for example in played_counter_examples(env_spec, earned))
     return OrderReport(proof.proven, proof.counter_examples + found, proof.unproven, proof.notes, tuple(earned))
 
@@ -397,7 +402,7 @@ def _notes(recipe: Recipe) -> Iterator[str]:
 
 
 def _generated(env_spec: EnvSpec, recipe: Recipe, num_tasks: int) -> list[Task]:
-    rows: list[Mapping[str, Any]] = list(itertools.islice(env_spec.generate(num_tasks, recipe.seed), num_tasks))
+    rows = generated(env_spec.generate, num_tasks, recipe.seed, {}, f"environment {env_spec.name!r}")
     return [
         Task(str(i), row["prompt"], columns={k: v for k, v in row.items() if k != "prompt"}) for i, row in enumerate(rows)
     ]

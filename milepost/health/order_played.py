@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from milepost.credit import assign
-from milepost.env import Environment, EnvSpec, Script
+from milepost.env import EnvSpec, Script
 from milepost.recipe import Recipe
 from milepost.reward_spec import EnvGrader, RewardSpec, is_measure
-from milepost.scripted import episode_of, play_script
+from milepost.scripted import Texts, Unplayable, episode_of
+from milepost.sections import EnvSection
 from milepost.turn_scorers import TurnScorers
 from milepost.types import Episode, Group, Task
 
@@ -47,23 +47,27 @@ class Earned:
                 f"reward {self.total:>7.3f}  credit {self.credit:>7.3f}  {parts or 'nothing'}")  # fmt: skip
 
 
-def play_known(spec: RewardSpec, env_spec: EnvSpec, recipe: Recipe, tasks: Sequence[Task]) -> list[Earned]:
-    """Every script on every task. One that raises is told as unscorable: an environment must answer whatever is written."""
-    with EnvGrader(spec, env_spec, scorers=TurnScorers(recipe.reward) if spec.scorers else None) as grader:
+def play_known(
+    spec: RewardSpec, env_spec: EnvSpec, recipe: Recipe, tasks: Sequence[Task], limits: EnvSection | None = None
+) -> list[Earned]:
+    """Every script on every task. One that raises is told as unscorable: an environment must answer whatever is written.
+
+    `limits`: as of `EnvGrader`; with them scripts are played in a process of their own.
+    """
+    with EnvGrader(spec, env_spec, scorers=TurnScorers(recipe.reward) if spec.scorers else None, limits=limits) as grader:
         return _play_known(grader, recipe, tasks)
 
 
 def _play_known(grader: EnvGrader, recipe: Recipe, tasks: Sequence[Task]) -> list[Earned]:
-    spec, env_spec = grader.spec, grader.env_spec
     earned: list[Earned] = []
     for task in tasks:
         names: list[str] = []
         episodes: list[Episode] = []
-        for name, script in scripts_of(env_spec, task, spec.max_turns or 1000):
+        for name, script, most in _scripts_of(grader, task, recipe.seed):
             try:
-                played = play_script(env_spec, task, script, recipe.seed, max_turns=spec.max_turns or 1000)
-            except Exception as error:
-                cause = f"error: {type(error).__name__}: {error}"
+                played = grader.play(task, script, recipe.seed, max_turns=most)
+            except Unplayable as error:
+                cause = f"error: {error.detail}"
                 earned.append(Earned(task.key, name, 0, "fault", None, None, {}, 0.0, cause))
                 continue
             names.append(name)
@@ -72,26 +76,22 @@ def _play_known(grader: EnvGrader, recipe: Recipe, tasks: Sequence[Task]) -> lis
     return earned
 
 
-def scripts_of(env_spec: EnvSpec, task: Task, max_turns: int) -> Iterator[tuple[str, Script]]:
-    """The gold, the known-bad ones, two that every world knows, and the gold ended early after each of its turns."""
-    if env_spec.gold:
-        yield GOLD, env_spec.gold
-    yield from env_spec.known_bad.items()
-    yield NOTHING, lambda task, env: iter([""] * PATIENCE)
-    yield CLAIMS, lambda task, env: iter([CLAIM] * PATIENCE)
-    if env_spec.gold:
-        with suppress(Exception):  # one that raises is told when it is played as itself
-            texts = [step.text for step in play_script(env_spec, task, env_spec.gold, max_turns=max_turns).steps]
-            yield LOOPS, lambda task, env: iter(texts[:1] * max(PATIENCE, 2 * len(texts)))
+def _scripts_of(grader: EnvGrader, task: Task, seed: int) -> Iterator[tuple[str, Script, int | None]]:
+    """The gold, the known-bad ones, two that every world knows, and the gold ended early after each of its turns; and
+    after how many turns each ends, if not when it wants to."""
+    gold, known_bad = grader.env_spec.gold, grader.env_spec.known_bad
+    if gold:
+        yield GOLD, gold, None
+    for name, script in known_bad.items():
+        yield name, script, None
+    yield NOTHING, Texts(("",) * PATIENCE), None
+    yield CLAIMS, Texts((CLAIM,) * PATIENCE), None
+    if gold:
+        with suppress(Unplayable):  # one that fails is told when it is played as itself
+            texts = [step.text for step in grader.play(task, gold, seed).steps]
+            yield LOOPS, Texts((*texts[:1] * max(PATIENCE, 2 * len(texts)),)), None
             for num_turns in range(1, len(texts)):
-                yield f"{EARLY} {num_turns}", _cut(env_spec.gold, num_turns)
-
-
-def _cut(script: Script, num_turns: int) -> Script:
-    def ended_early(task: Task, env: Environment) -> Iterator[str]:
-        return islice(script(task, env), num_turns)
-
-    return ended_early
+                yield f"{EARLY} {num_turns}", gold, num_turns
 
 
 def shown(earned: Sequence[Earned]) -> list[Earned]:

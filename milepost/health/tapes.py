@@ -31,6 +31,8 @@ class Limits:
 
     step_seconds: float = 10.0
     reset_seconds: float = 60.0
+    note: Callable[[str, float], None] = lambda what, seconds: None
+    """Told what is about to be done and its deadline, in case this process does not survive it."""
 
 
 @dataclass(frozen=True)
@@ -113,17 +115,23 @@ def replay(texts: Sequence[str]) -> Script:
 class Watch:
     """What a watched thread is doing, so that a deadline can be set for each call rather than for all."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, limits: Limits, policy: str = "recorded actions") -> None:
+        self.limits, self.policy = limits, policy
+        self.episode = ""
         self.ended = False
         self.begin("start", limits.reset_seconds)
 
-    def begin(self, where: str, seconds: float) -> None:
+    def begin(self, where: str, seconds: float, wrote: str = "") -> None:
         self.now = (where, time.perf_counter() + seconds, seconds)
+        self.limits.note(f"{where}{self.episode}{wrote}", seconds)
 
     def ask(self, instance: Instance, method: str, *arguments: Any) -> Reply:
-        opening = method == "open"
-        self.begin("reset" if opening else method, self.limits.reset_seconds if opening else self.limits.step_seconds)
+        if method == "open":
+            task, seed = arguments[:2]
+            self.episode = f" of task {task.key} with seed {seed} ({self.policy})"
+            self.begin("reset", self.limits.reset_seconds)
+        else:
+            self.begin(method, self.limits.step_seconds, f" after {arguments[0].text!r:.120}" if method == "step" else "")
         reply = instance.ask(method, *arguments)
         self.begin("script", self.limits.step_seconds)
         return reply
@@ -134,7 +142,7 @@ def watched(work: Callable[[Watch], None], limits: Limits, tape: Tape | None = N
 
     Raises what `work` raised.
     """
-    watch, raised = Watch(limits), list[BaseException]()
+    watch, raised = Watch(limits, f"{tape.policy} policy") if tape else Watch(limits), list[BaseException]()
 
     def run() -> None:
         try:
@@ -199,8 +207,6 @@ def _written(script: Script, tape: Tape, env: Environment) -> Iterator[str]:
 def _noted(tape: Tape, watch: Watch, where: str, reply: Reply) -> bool:
     """Keeps times and faults; whether the episode can go on."""
     tape.slowest[where] = max(tape.slowest.get(where, 0.0), reply.seconds)
-    if reply.interrupt:
-        raise KeyboardInterrupt(reply.detail)
     if reply.fault and not watch.ended:
         tape.fault = Fault(reply.fault, where, reply.detail.splitlines()[0])
     return reply.fault is None
