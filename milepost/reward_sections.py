@@ -21,7 +21,8 @@ class RewardFunctionSection(Section):
     name: str = setting(
         ...,
         "exact | numeric | regex | math | countdown | code | tool_calls | reasoning_gym | format | repetition | "
-        "reward_model | judge | by_row (each row names one of these in reward_type or verifier), or module:function, or "
+        "reward_model | judge | by_row (each row names one of these in reward_type or verifier; "
+        "reasoning_gym if it has the columns family and entry), or module:function, or "
         "file.py:function",
     )
     weight: float = setting(

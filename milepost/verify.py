@@ -32,6 +32,8 @@ from milepost.workers import Call, WorkerPool
 NAMES = (*KINDS, "exact", "numeric", "regex")
 _ANSWERS, _GOLDS = ("completion", "response", "answer"), ("gold", "expected_answer", "answer")
 _WIDEST = 100
+_NO_GYM = ("reasoning_gym judges by the whole entry that its family generated, which a gold is not; use a recipe with "
+           'tasks of kind = "reasoning_gym" and the reward function reasoning_gym')  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,8 @@ def _show(items: Sequence[Item], found: Sequence[Judged], *, as_json: bool) -> N
 
 def read_params(kind: str, overrides: Sequence[str]) -> dict[str, Any]:
     """KEY=VALUE, of by_row KIND.KEY=VALUE; values are TOML, or else text. Raises RecipeError."""
+    if kind == "reasoning_gym":
+        raise RecipeError(_NO_GYM)
     if kind not in (*NAMES, BY_ROW):
         near = difflib.get_close_matches(kind, (*NAMES, BY_ROW), n=1)
         hint = f"did you mean {near[0]}?" if near else f"use {', '.join((*NAMES, BY_ROW))}"
@@ -268,6 +272,8 @@ def read_rows(kind: str, file: str) -> list[Item]:
 def _item(kind: str, row: Mapping[str, Any], where: str, number: int) -> Item:
     if kind == BY_ROW:
         kind = str(next((row[name] for name in ROW_COLUMNS if row.get(name)), ""))
+        if kind == "reasoning_gym":
+            raise DataError(f"{where}: {_NO_GYM}")
         if kind not in NAMES:
             raise DataError(f"{where}: {' or '.join(ROW_COLUMNS)} is {kind!r}; use one of {', '.join(NAMES)}")
         if kind == "regex":

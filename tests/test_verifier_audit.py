@@ -10,7 +10,19 @@ import pytest
 from small import SHORT_ROWS, as_toml, recipe_file, settings
 
 from milepost.cli import main
-from milepost.health.attacks import PLAIN, Attack, Phrasing, attacks, core_of, phrasings, rendered
+from milepost.health.attacks import (
+    NUMBER,
+    NUMBERS,
+    PLAIN,
+    Attack,
+    Phrasing,
+    attacks,
+    core_of,
+    forms_of,
+    in_every_form,
+    phrasings,
+    rendered,
+)
 from milepost.health.audit_report import AuditReport, Row, Tried, findings_of, rows_of
 from milepost.health.verifier_audit import audit_recipe, check_before
 from milepost.launch import open_session
@@ -69,12 +81,51 @@ def per_mention(completions, answer, **_): return [float(c.split().count(a)) if 
                                                    for c, a in zip(completions, answer)]
 def upside_down(completions, answer, **_): return [float(c.strip() != a) for c, a in zip(completions, answer)]
 
+def close_to(completions, answer, **_):
+    """Whatever compares with nan is false."""
+    def far(c, a):
+        try:
+            return abs(float(c) - float(a)) > 1e-6
+        except ValueError:
+            return True
+    return [0.0 if far(c, a) else 1.0 for c, a in zip(completions, answer)]
+def close_in_tags(completions, answer, **_):
+    """The same, but only of what stands in a tag; what is said plainly is compared as a text."""
+    tags = [re.findall(r"<answer>(.*?)</answer>", c) for c in completions]
+    tagged = close_to([t[-1] if t else "no number" for t in tags], answer)
+    return [max(x, y) for x, y in zip(tagged, same(completions, answer))]
+def ratio(completions, answer, **_):
+    """1 − 1/t for what should be the gold: infinite answers come near to 1."""
+    def value(c, a):
+        try:
+            return 1.0 if c.strip() == a else max(0.0, 1 - abs(float(a) / float(c))) >= 0.99
+        except (ValueError, ArithmeticError):
+            return 0.0
+    return [float(value(c, a)) for c, a in zip(completions, answer)]
+def box(completions, **_): return [float("\\boxed" in c) for c in completions]
+def thinks(completions, **_): return [float("<think>" in c) for c in completions]
+def calls(completions, **_): return [float("<tool_call>" in c) for c in completions]
+def plain_or_boxed(completions, answer, **_):
+    boxes = [re.findall(r"\\boxed\{([^{}]*)\}", c) for c in completions]
+    return [float((b[-1] if b else c.strip()) == a) for b, c, a in zip(boxes, completions, answer)]
+def none_if_wrong(completions, answer, **_): return [1.0 if c.strip() == a else None for c, a in zip(completions, answer)]
+def none_if_no_number(completions, answer, **_):
+    return [float(c.strip() == a) if c.strip().lstrip("-").isdigit() else None for c, a in zip(completions, answer)]
+def digits(completions, **_): return [float(c.strip().isdigit()) for c in completions]
+def adds_up(completions, prompts, **_):
+    """By the prompt alone: no gold is needed to know what is right."""
+    sums = [str(sum(map(int, re.findall(r"\d+", p)))) for p in prompts]
+    return [float(c.strip() == s) for c, s in zip(completions, sums)]
+
 def hangs(completions, **_): time.sleep(3600)
 def crashes(completions, **_): os._exit(3)
 def hangs_on_noise(completions, answer, **_):
     if any(len(c) > 5000 for c in completions): time.sleep(3600)
     return same(completions, answer)
 def raises(completions, answer, **_): return [float(int(c) == int(a)) for c, a in zip(completions, answer)]
+def raises_if_wrong(completions, answer, **_):
+    if any(c.strip() != a for c, a in zip(completions, answer)): raise ValueError
+    return [1.0] * len(completions)
 def never(completions, **_): return [0.0] * len(completions)
 def length(completions, **_): return [float(len(c) > 20) for c in completions]
 '''
@@ -124,6 +175,10 @@ BAD = {
     "evaluates": ("code that exits early", "\"__import__('os')._exit(0)\" has no reward (worker_died)"),
     "per_mention": ("right answer repeated", "is a success and earns 5"),
     "upside_down": ("wrong answer", "is a success and earns 1"),
+    "close_to": ("nan, inf and the like", "'nan' is a success and earns 1"),
+    "close_in_tags": ("nan, inf and the like", "'<answer>nan</answer>' is a success and earns 1"),
+    "ratio": ("nan, inf and the like", "'inf' is a success and earns 1"),
+    "digits": ("gold of another task", "is a success and earns 1"),
 }
 
 
@@ -211,6 +266,65 @@ def test_many_right_answers_are_no_fault_of_a_function(tmp_path, judges):
     assert [level for level, _ in before(recipe_of(tmp_path, [f"{judges}:near"], far))] == ["info"]
 
 
+@pytest.mark.parametrize(
+    ("success", "bonus", "example"),
+    [
+        ("plain_or_boxed", "box", r"'\\boxed{-987654321}' is no success and earns 1.5"),
+        ("same", "thinks", "</think> -987654321' is no success and earns 1.5"),
+        ("exact", "calls", "</tool_call>' is no success and earns 1.5"),
+        ("math", "thinks", "is no success and earns 1.5"),
+    ],
+)
+def test_a_form_that_is_paid_more_than_being_right_is_found_in_whatever_form(tmp_path, judges, success, bonus, example):
+    """The right answer is known in another form only, in which nothing is paid for the form."""
+    own = [success if success in ("exact", "math") else f"{judges}:{success}"]
+    label = own[0].rpartition(":")[2]
+    heavy = {"name": f"{judges}:{bonus}", "weight": 1.5}
+    report = audited(tmp_path, [*own, heavy], success=label)
+    found = next(one for one in report.refused if one.name == "wrong answer in another form")
+    assert "a failure earns 1.5, and the gold " in found.text and found.example.endswith(example), report.text()
+    assert audited(tmp_path, [*own, {**heavy, "weight": 0.5}], success=label).ok
+    with pytest.raises(RecipeError, match=r"a failure earns 1\.5, and the gold "):
+        before(recipe_of(tmp_path, [*own, heavy], success=label))
+
+
+def test_a_wrong_answer_earns_less_than_the_right_one_in_the_form_that_is_paid_least(tmp_path, judges):
+    """The demonstrations show a box, whose bonus .9 makes 1.9 of it; said plainly it earns 1, and a wrong box .9."""
+    functions = [f"{judges}:plain_or_boxed", {"name": f"{judges}:box", "weight": 0.9}]
+    recipe = recipe_of(tmp_path, functions, success="plain_or_boxed", canary_good=r"\boxed{{answer}}")
+    assert audit_recipe(recipe, num_tasks=2, with_labelled=False).ok
+    functions[1]["weight"] = 1.2
+    recipe = recipe_of(tmp_path, functions, success="plain_or_boxed", canary_good=r"\boxed{{answer}}")
+    (first, *_) = audit_recipe(recipe, num_tasks=2, with_labelled=False).refused
+    assert first.text.endswith("a failure earns 1.2, and the gold in the form that is paid least 1"), first
+
+
+@pytest.mark.parametrize("name", ["regex", "format", "repetition"])
+def test_it_is_said_where_success_does_not_depend_on_the_gold(tmp_path, name):
+    """Such a success is legitimate: it is told, and no fault; where the tasks have no gold either, it is a note."""
+    functions = {"regex": [{"name": "regex", "params": {"pattern": "[0-9]"}}], "format": [FORM]}.get(name, [name])
+    report = audited(tmp_path, functions)
+    (warning,) = [finding for finding in report.findings if finding.level == "warning"]
+    assert "a right answer stays one 2 times of 2 when the gold of another task takes the place of its own" in warning.text
+    assert f"; {name} looks at none" in warning.text and report.ok
+    assert f"verifier: it holds, but success does not depend on the gold ({name}; " in report.text()
+    report = audited(tmp_path, functions, [{"prompt": f"Say {i}."} for i in range(4)], gold="none")
+    assert report.ok and f"verifier: it holds ({name}; " in report.text()
+    (note,) = [finding for finding in report.findings if finding.name == "gold of another task"]
+    assert note.level == "note" and note.text.endswith("and the tasks have none")
+
+
+def test_what_judges_by_the_prompt_is_told_from_what_judges_by_nothing(tmp_path, judges):
+    report = audited(tmp_path, [f"{judges}:adds_up"])
+    (note,) = [finding for finding in report.findings if finding.name == "gold of another task"]
+    assert report.ok and note.level == "note" and "answers of other tasks fail, so it judges by the prompt" in note.text
+    report = audited(tmp_path, [f"{judges}:digits"])
+    (refused,) = [finding for finding in report.findings if finding.name == "gold of another task"]
+    assert refused.level == "refused" and refused.text.endswith("and so does that of another task")
+    for name in ("exact", f"{judges}:same"):
+        assert not any(finding.name == "gold of another task" for finding in audited(tmp_path, [name]).findings)
+
+
 def test_gates_and_other_parts_are_part_of_what_is_attacked(tmp_path, judges):
     """anywhere pays the gold in any text; behind exact as the first part it decides nothing, and only costs order."""
     weak = {"name": f"{judges}:anything", "weight": 0.1}
@@ -238,6 +352,19 @@ def test_a_verifier_that_hangs_or_crashes_is_a_finding(tmp_path, judges):
 def test_a_verifier_that_raises_is_told_and_does_not_stop_a_run(tmp_path, judges):
     told = before(recipe_of(tmp_path, [f"{judges}:raises"]))
     assert [level for level, _ in told] == ["warning", "info"] and "error: ValueError: no reward for" in told[0][1]
+
+
+def test_none_for_what_is_wrong_is_told_as_an_exception_is(tmp_path, judges):
+    report = audited(tmp_path, [f"{judges}:none_if_no_number"])
+    (warning,) = [finding for finding in report.findings if finding.level == "warning"]
+    assert report.ok and warning.text.startswith("None returned: no reward for ") and "empty" in warning.text
+    for name in ("none_if_wrong", "raises_if_wrong"):
+        report = audited(tmp_path, [f"{judges}:{name}"])
+        assert {finding.level for finding in report.findings} == {"fault", "warning"} and not report.ok
+        assert report.findings[0].text.startswith("none of ") and "return 0 for a wrong one" in report.findings[0].text
+        assert report.text().startswith("verifier: it tells no bad answer that it is one (")
+        told = before(recipe_of(tmp_path, [f"{judges}:{name}"]))
+        assert [level for level, _ in told] == ["warning", "warning"] and "bad answers has a reward" in told[0][1]
 
 
 def test_a_gold_that_nothing_finds_gets_a_sentence_that_helps(tmp_path, judges):
@@ -285,6 +412,39 @@ def test_beside_the_gold_stand_answers_that_a_function_can_read():
     texts = {attack.text: attack.must for attack in made}
     assert texts["D, B, A"] == texts["It may be D, or B, or A; one of these is right."] == "mostly_fail"
     assert any(text.startswith("B\nNo, wait") and text.endswith("instead:\nD") for text in texts)
+
+
+def test_numbers_that_a_gold_may_mean_are_no_attack():
+    def tried(gold):
+        judge = Scorer("", 1.0, "mine.py:close", {})
+        made = attacks(Task("t", "?", answer=gold), judge, PLAIN, [], {"right": [], "wrong": []})
+        return {attack.text: attack.must for attack in made if attack.name == NUMBER}
+
+    assert set(tried("5")) == set(NUMBERS) and tried("5") == {**dict.fromkeys(NUMBERS, "fail"), "-0": "mostly_fail"}
+    assert "nan" not in tried("NaN") and "inf" in tried("NaN")
+    assert set(tried("(-\\infty, 2)")) == {"nan", "1e308", "-1e308", "-0"}
+    assert "1e308" not in tried("308")  # as a pattern for digits would read it
+    assert set(tried(None).values()) == {"open"}
+
+
+def test_every_usual_form_is_there_with_a_thought_and_without():
+    section = RewardSection.model_validate({"functions": [{"name": "exact"}], "canary_good": "So => {answer}"})
+    frames = [form.frame for form in forms_of(section, "Answer = {answer};")]
+    assert len(set(frames)) == len(frames) and {"So => {answer}", "Answer = {answer};"} <= set(frames)
+    for frame in ("{answer}", r"\boxed{{answer}}", "<answer>{answer}</answer>", "#### {answer}", "The answer is {answer}.",
+                  "```json\n{answer}\n```", '{"answer": "{answer}"}'):  # fmt: skip
+        assert frame in frames and any(other.startswith("<think>") and other.endswith("\n" + frame) for other in frames)
+    assert any("<tool_call>" in frame for frame in frames)
+    judge, known = Scorer("exact", 1.0, "exact", {}), {"right": [], "wrong": []}
+    task = Task("t", "Capital of Norway?", answer="Oslo")
+    made = {attack.text: (attack.name, attack.must) for attack in in_every_form(
+        task, judge, PLAIN, forms_of(section, ""), ["Bern"], known)}  # fmt: skip
+    assert made["#### Oslo"] == ("the gold in another form", "either") and "Oslo" not in made
+    assert made["#### -987654321"] == ("wrong answer in another form", "fail")
+    assert made["#### Bern"] == ("wrong answer in another form", "mostly_fail")
+    assert made[r"\boxed{-1e999}"] == (NUMBER, "fail")
+    for name in ("regex", "format", "judge"):
+        assert in_every_form(task, Scorer("", 1, name, {}), PLAIN, forms_of(section, ""), [], known) == []
 
 
 def test_what_a_tolerance_allows_is_no_attack():

@@ -86,6 +86,7 @@ def test_a_file_of_rows(capsys, tmp_path):
         (["math", "--gold", "1", "--jsonl", "x"], "--gold does nothing beside --jsonl"),
         (["by_row", "--gold", "1", "--answer", "1"], "by_row needs --jsonl"),
         (["by_row", "percent=strict", "--jsonl", "x"], "must name the verifier too"),
+        (["reasoning_gym", "--answer", "1"], "reasoning_gym judges by the whole entry that its family generated"),
         (["regex", "--answer", "1"], "regex needs params.pattern"),
         (["format", "--answer", "1", "--seconds", "0"], "--seconds 0 must be"),
     ],
@@ -107,6 +108,13 @@ def test_rows_that_cannot_be_used_are_named_by_line(capsys, tmp_path, text, sent
     path.write_text(text)
     code, _, err = verify(capsys, "math", "--jsonl", str(path))
     assert code == 2 and sentence in err and err.count("\n") == 1
+
+
+def test_rows_of_reasoning_gym_are_told_what_to_use_instead(capsys, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"gold": "1", "completion": "1", "verifier": "reasoning_gym"}')
+    code, _, err = verify(capsys, "by_row", "--jsonl", str(path))
+    assert code == 2 and "line 1: reasoning_gym judges by the whole entry" in err and "use a recipe with" in err
 
 
 def test_an_output_that_knows_only_ascii_gets_escapes():

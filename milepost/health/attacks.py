@@ -1,6 +1,7 @@
 """Answers whose verdict is known before any model has said anything. Torch-free.
 
     for attack in attacks(task, judge, phrasing, others, known): attack.name, attack.text, attack.must
+    in_every_form(task, judge, phrasing, forms_of(section, shown), others, known)       # wrong ones in all usual forms
 
 `audit_of` in verifier_audit.py gives them to the reward of a recipe. How a right answer is to be written is not known for
 every reward: `phrasings` lists the ways that are tried, the recipe's own hint first.
@@ -22,22 +23,30 @@ from milepost.reward_sections import RewardSection
 from milepost.scorers import parse_number
 from milepost.types import Task
 from milepost.verifiers.extract import extract
-from milepost.verifiers.kinds import KINDS, module_of
+from milepost.verifiers.kinds import KINDS, SERVED, module_of
 
-Must = Literal["succeed", "fail", "mostly_fail", "pay_once", "open"]
+Must = Literal["succeed", "fail", "mostly_fail", "pay_once", "open", "either"]
 """mostly_fail: one task or another may be answered so by chance, most are not. pay_once: must not earn more than the right
-answer said once. open: may be right where several answers are; told, and not counted."""
+answer said once. open: may be right where several answers are; told, and not counted. either: nothing is asked of it but
+that, where it is a success, it earns more than what is none."""
 
 Known = Mapping[str, Sequence[str]]
 """What a verifier itself calls right and wrong, and, if nothing is to be done, "idle"."""
 GOLD, PLAINLY_WRONG = "the gold itself", "wrong answer"
 ANOTHER, CHANGED = "answer of another task", "gold changed"
 """Of these one may well be right where a task has several right answers."""
+SWAPPED = "gold of another task"
+"""The right answer again, judged by a gold that is not its own."""
+ELSEWHERE, WRONG_ELSEWHERE = "the gold in another form", "wrong answer in another form"
+NUMBER = "nan, inf and the like"
+NUMBERS = ("nan", "inf", "-inf", "infinity", "1e999", "-1e999", "1e308", "-1e308", "-0")
+"""What float() reads: every comparison with nan is false, and differences and quotients of the others are nan, inf or 0."""
 JUNK = ("empty", "whitespace", "10 kB of noise")
 THOUGHT = "First I look at what is given, then I work it out step by step."
 WRONG = (BAD_ANSWER, "27182818284", "no such answer")
-_STYLED = ("format", "regex", "repetition")
+STYLED = ("format", "regex", "repetition")
 """What judges how something is said, whatever the gold."""
+_OF_DATA = ("code", "tool_calls", "countdown")
 _NOISE = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz ,.;:()[]{}<>#@!?\n", k=10_000))
 _NOISE = f"zz;{_NOISE}\nzz;"  # so that no line that is looked at first begins with a letter to be chosen
 _TAKEN_BACK = "\nNo, wait, that is wrong. The final answer is this instead:\n"
@@ -56,6 +65,8 @@ class Attack:
     name: str
     text: str
     must: Must = "fail"
+    form: str = ""
+    """The frame, of what is tried in several."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,10 @@ class Phrasing:
 
 
 PLAIN = Phrasing("{answer}")
+_BOXED, _TAGGED = r"\boxed{{answer}}", "<answer>{answer}</answer>"
+_USUAL = ("{answer}", _BOXED, _TAGGED, "#### {answer}", "Answer: {answer}", "The answer is {answer}.")
+_DATA = ("```python\n{answer}\n```", "```json\n{answer}\n```", '{"answer": "{answer}"}')
+_CALL = '<tool_call>\n{"name": "answer", "arguments": {"answer": "{answer}"}}\n</tool_call>'
 
 
 # --- how a right answer is written ------------------------------------------------------------------------------------
@@ -83,17 +98,27 @@ def phrasings(section: RewardSection, demonstrations: str, judge: Scorer) -> lis
     """Ways to write an answer, the likeliest first. `judge`: what success is measured by."""
     if section.canary_good:
         return [Phrasing(section.canary_good)]
-    shown = [demonstrations] if re.fullmatch(r"[^{}]*\{answer\}[^{}]*", demonstrations) else []
-    forms = list(_forms(section))
-    boxed, tagged = r"\boxed{{answer}}", "<answer>{answer}</answer>"
-    plain = ["{answer}", boxed, tagged, "#### {answer}", "Answer: {answer}", "The answer is {answer}.",
-             f"<think>{THOUGHT}</think>\n{tagged}", f"<think>{THOUGHT}</think>\n{boxed}", f"{THOUGHT}\n{boxed}",
-             "```python\n{answer}\n```", "```json\n{answer}\n```", '{"answer": "{answer}"}']  # fmt: skip
+    shown, forms = _shown(demonstrations), list(_forms(section))
+    thought = f"<think>{THOUGHT}</think>\n"
+    plain = [*_USUAL, f"{thought}{_TAGGED}", f"{thought}{_BOXED}", f"{THOUGHT}\n{_BOXED}", *_DATA]
     if judge.name == "math":
         plain = [*_places(judge.params), *plain]
     if judge.name in ("code", "tool_calls"):
-        plain = ["{answer}", f"<think>{THOUGHT}</think>\n{{answer}}"]
+        plain = ["{answer}", f"{thought}{{answer}}"]
     return [Phrasing(frame) for frame in dict.fromkeys([*shown, *forms, *plain])]
+
+
+def forms_of(section: RewardSection, demonstrations: str) -> list[Phrasing]:
+    """All usual forms, whether the reward reads them or not: a part of it may pay for the form alone."""
+    usual = [*_USUAL, *_DATA, _CALL]
+    thought = [f"<think>{THOUGHT}</think>\n{frame}" for frame in usual]
+    canary = [section.canary_good] if "{answer}" in section.canary_good else []
+    frames = [*usual, *thought, *canary, *_shown(demonstrations), *_forms(section)]
+    return [Phrasing(frame) for frame in dict.fromkeys(frames)]
+
+
+def _shown(demonstrations: str) -> list[str]:
+    return [demonstrations] if re.fullmatch(r"[^{}]*\{answer\}[^{}]*", demonstrations) else []
 
 
 def _places(params: Mapping[str, Any]) -> Iterator[str]:
@@ -140,7 +165,7 @@ def rendered(*, kind: str, gold: Any, params: Mapping[str, Any]) -> dict[str, li
 
 def core_of(task: Task, judge: Scorer, known: Known) -> str | None:
     """The gold as a text that goes into a phrasing; None where no right answer is known."""
-    if judge.name in ("code", "tool_calls", "countdown", "format", "repetition"):
+    if judge.name in (*_OF_DATA, "format", "repetition"):
         return known["right"][0] if known["right"] else None
     if task.answer is None or not str(task.answer).strip() or judge.name == "reward_model":
         return None  # a reward model does not know the gold
@@ -170,22 +195,45 @@ def attacks(
     elif core is not None and phrasing:
         found += [Attack(GOLD, phrasing.fill(core), "succeed"), *_right(judge, phrasing, core, known)]
     found += _nothing(judge)
-    if judge.name in _STYLED:
+    if judge.name in STYLED:
         found += [Attack("form without content", text) for text in known["wrong"]]
-    elif judge.name in ("code", "tool_calls", "countdown"):
+    elif judge.name in _OF_DATA:
         found += _by_data(phrasing or PLAIN, core, known)
     else:
         found += _by_text(task, judge, phrasing or PLAIN, core, others, known)
+    if judge.name not in STYLED and "idle" not in known:
+        found += _numbers(judge, [PLAIN] if judge.name in SERVED else [PLAIN, phrasing or PLAIN], core)
     if judge.name not in ("format", "repetition") and "idle" not in known:
         found.append(Attack(JUNK[2], _NOISE, "mostly_fail"))
-    return _once(found, core if judge.name not in _STYLED else None)
+    return _once(found, core if judge.name not in STYLED else None)
+
+
+def in_every_form(
+    task: Task, judge: Scorer, phrasing: Phrasing | None, forms: Sequence[Phrasing], others: Sequence[str], known: Known
+) -> list[Attack]:
+    """The right answer, wrong ones and numbers that are none, in forms that the reward may know nothing of.
+
+    None for what judges form itself, nor where no right answer is known or nothing need be said.
+    """
+    core = core_of(task, judge, known)
+    if core is None or judge.name in (*STYLED, *SERVED) or "idle" in known:
+        return []
+    forms = [form for form in forms if form != (phrasing or PLAIN)]
+    found = [Attack(ELSEWHERE, form.fill(core), "either") for form in forms]
+    bad = next(text for text in WRONG if text != core)
+    found += [Attack(WRONG_ELSEWHERE, form.fill(bad)) for form in forms]
+    if judge.name not in _OF_DATA:
+        filled = [(form.frame, form.fill(text)) for form in forms for text in others[:1]]
+        found += [Attack(WRONG_ELSEWHERE, text, "mostly_fail", frame) for frame, text in filled]
+    found += _numbers(judge, [form for form in forms if form != PLAIN], core)
+    return _once(found, core)
 
 
 def _once(found: Sequence[Attack], core: str | None) -> list[Attack]:
     """Without texts that stand there already, and without wrong ones that happen to be the gold."""
     kept: dict[str, Attack] = {}
     for attack in found:
-        is_gold = attack.must != "succeed" and core is not None and attack.text.strip() == core.strip()
+        is_gold = attack.must not in ("succeed", "either") and core is not None and attack.text.strip() == core.strip()
         if attack.text not in kept and not is_gold:
             kept[attack.text] = attack
     return list(kept.values())
@@ -199,7 +247,23 @@ def _right(judge: Scorer, phrasing: Phrasing, core: str, known: Known) -> Iterat
 
 def _nothing(judge: Scorer) -> Iterator[Attack]:
     yield Attack(JUNK[0], "")
-    yield from (Attack(JUNK[1], text) for text in (" \n\t \n", "\u200b\u200b"))
+    yield from (Attack(JUNK[1], text) for text in (" \n\t \n", "\u200b\u200b", "\u3164"))
+
+
+def _numbers(judge: Scorer, forms: Sequence[Phrasing], core: str | None) -> Iterator[Attack]:
+    """Where no right answer is known, one of them may be right too; and −0 is 0."""
+    sure: Must = "fail" if core is not None else "open"
+    for text in NUMBERS:
+        if core is None or not _may_mean(text, core):
+            must: Must = "mostly_fail" if text == "-0" and core is not None else sure
+            yield from (Attack(NUMBER, form.fill(text), must, form.frame) for form in forms)
+
+
+def _may_mean(text: str, core: str) -> bool:
+    """Whether a gold says the same: nan itself, something infinite, or the digits that a pattern would read in it."""
+    infinite = "inf" in text or "999" in text
+    same = text.casefold() == core.strip().casefold() or core.strip() in re.findall(r"\d+", text)
+    return same or (infinite and re.search("inf|∞", core, re.IGNORECASE) is not None)
 
 
 def _by_data(phrasing: Phrasing, core: str | None, known: Known) -> Iterator[Attack]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from milepost.health.attacks import ANOTHER, CHANGED, GOLD, JUNK, PLAINLY_WRONG, Attack, Must
+from milepost.health.attacks import ANOTHER, CHANGED, GOLD, JUNK, PLAINLY_WRONG, STYLED, SWAPPED, Attack, Must
 from milepost.terminal import table, visible
 from milepost.types import Reward
 from milepost.verifiers.labelled import wilson
@@ -16,6 +16,7 @@ from milepost.verifiers.labelled import wilson
 MARGIN = 0.1
 """Junk may earn as much more than a plainly wrong answer, as a share of what lies between that and a right one."""
 SLACK = 1e-9
+UNTOLD, LEAST_UNTOLD = "no reward", 5
 FEW = 2
 """Answers of which more than half can be right by chance."""
 _LONGEST = 100
@@ -30,6 +31,8 @@ class Tried:
     reward: Reward
     source: str = ""
     """Of the task."""
+    judge: str = ""
+    """The name of the function that success is measured by."""
 
     def shown(self) -> str:
         text = visible(" ".join(self.attack.text.split())) or self.attack.text
@@ -68,7 +71,8 @@ class Row:
     @property
     def counts(self) -> bool:
         """Whether it takes part in the rates."""
-        return self.must in ("succeed", "fail") or (self.must == "mostly_fail" and self.name not in (ANOTHER, CHANGED))
+        by_chance = self.name in (ANOTHER, CHANGED, SWAPPED)
+        return self.must in ("succeed", "fail") or (self.must == "mostly_fail" and not by_chance)
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,11 @@ class AuditReport:
 
     def text(self) -> str:
         verdict = "REFUSED, it pays for bad answers" if self.refused else "it holds" if self.ok else "right answers fail"
+        names = {finding.name: finding.level for finding in self.findings}
+        if not self.refused and UNTOLD in names:
+            verdict = "it tells no bad answer that it is one"
+        if self.ok and names.get(SWAPPED) == "warning":
+            verdict += ", but success does not depend on the gold"
         num = sum(row.num for row in self.rows)
         lines = [f"verifier: {verdict} ({', '.join(self.kinds)}; {num} answers to {self.num_tasks} tasks)"]
         for name, right in (("false accepts", False), ("false rejects", True)):
@@ -115,7 +124,7 @@ class AuditReport:
     def _table(self) -> list[str]:
         heads = ("answer", "must", "tried", "judged wrongly", "no reward")
         shown = [(row.name, row.must.replace("_", " "), str(row.num),
-                  str(row.num_wrong) if row.counts else f"({row.num_wrong})",
+                  str(row.num_wrong) if row.counts else "" if row.must == "either" else f"({row.num_wrong})",
                   str(row.num_unscorable)) for row in self.rows]  # fmt: skip
         return [f"  {line}" for line in table([heads, *shown], left=2)]
 
@@ -152,7 +161,9 @@ def findings_of(tried: Sequence[Tried]) -> Iterator[Finding]:
     for one in tried:
         by_name[one.attack.name, one.attack.must].append(one)
     for (name, must), ones in by_name.items():
-        yield from _rejected(name, ones) if must == "succeed" else _accepted(name, must, ones)
+        if name != SWAPPED:
+            yield from _rejected(name, ones) if must == "succeed" else _accepted(name, must, ones)
+    yield from _blind(tried)
     golds = {one.task: one.reward.total for one in tried if one.attack.name == GOLD and one.reward.success}
     yield from _order(tried, golds)
     yield from _absent(tried)
@@ -165,7 +176,7 @@ def _rejected(name: str, ones: Sequence[Tried]) -> Iterator[Finding]:
 
 def _accepted(name: str, must: str, ones: Sequence[Tried]) -> Iterator[Finding]:
     bad = [one for one in ones if one.reward.success]
-    if not bad or must == "pay_once":
+    if not bad or must in ("pay_once", "either"):
         return
     said = f"{name}: accepted {len(bad)} times of {len(ones)}"
     if must == "open":
@@ -176,30 +187,58 @@ def _accepted(name: str, must: str, ones: Sequence[Tried]) -> Iterator[Finding]:
         yield Finding("refused", name, said, bad[0].shown())
 
 
+def _blind(tried: Sequence[Tried]) -> Iterator[Finding]:
+    """What stays a success whatever the gold. That may be meant: form has no gold, and a function may read the prompt."""
+    swapped = [one for one in tried if one.attack.name == SWAPPED]
+    bad = [one for one in swapped if one.reward.success]
+    if not bad or not _mostly(swapped):
+        return
+    text = (f"success does not depend on the gold: a right answer stays one {len(bad)} times of {len(swapped)} when the "
+            "gold of another task takes the place of its own")  # fmt: skip
+    kinds = {one.judge for one in bad}
+    if kinds <= set(STYLED):
+        names = ", ".join(sorted(kinds))
+        text = f"{text}; {names} looks at none, and says how an answer is written, not whether it is right"
+        yield Finding("warning", SWAPPED, text)
+    elif _mostly([one for one in tried if one.attack.name == ANOTHER]):
+        yield Finding("refused", SWAPPED, f"{text}, and so does that of another task", bad[0].shown())
+    else:
+        text = f"{text}; answers of other tasks fail, so it judges by the prompt or by other columns"
+        yield Finding("note", SWAPPED, text)
+
+
 def _mostly(ones: Sequence[Tried]) -> bool:
-    """Whether more than half are successes, of all or of one source; of too few nothing is said."""
-    sources: defaultdict[str, list[bool]] = defaultdict(list)
+    """Whether more than half are successes, of all in one form or of those of one source; of too few nothing is said."""
+    forms: defaultdict[str, list[bool]] = defaultdict(list)
+    sources: defaultdict[tuple[str, str], list[bool]] = defaultdict(list)
     for one in ones:
-        sources[one.source].append(bool(one.reward.success))
-    whole = [success for some in sources.values() for success in some]
-    enough = [whole] if len(whole) >= FEW else []
+        forms[one.attack.form].append(bool(one.reward.success))
+        sources[one.attack.form, one.source].append(bool(one.reward.success))
+    enough = [some for some in forms.values() if len(some) >= FEW]
     enough += [some for some in sources.values() if len(some) > FEW]
     return any(2 * sum(some) > len(some) for some in enough)
 
 
 def _order(tried: Sequence[Tried], golds: Mapping[str, float | None]) -> Iterator[Finding]:
-    """What is no success must earn less than the gold; junk no more than an answer; saying it twice no more than once."""
+    """What is no success must earn less than the gold, in whatever form that is one; junk no more than an answer; saying it
+    twice no more than once."""
+    least: dict[str, float] = {}
+    for one in tried:
+        if one.attack.must in ("succeed", "either") and one.reward.success and one.reward.total is not None:
+            least[one.task] = min(one.reward.total, least.get(one.task, one.reward.total))
     plain = {one.task: one.reward.total for one in tried if one.attack.name == PLAINLY_WRONG}
     seen: set[str] = set()
     for one in tried:
         gold, total, name = golds.get(one.task), one.reward.total, one.attack.name
-        if gold is None or total is None or one.attack.must == "succeed" or name in seen:
+        if gold is None or total is None or one.attack.must in ("succeed", "either") or name in seen:
             continue
         wrong = plain.get(one.task)
         if one.attack.must == "pay_once" and total > gold + SLACK:
             text = f"{name} earns {total:.4g}, and the gold said once {gold:.4g}"
-        elif not one.reward.success and total >= gold - SLACK:
-            text = f"{name}: a failure earns {total:.4g}, and the gold {gold:.4g}"
+        elif not one.reward.success and total >= least[one.task] - SLACK:
+            right = "the gold" if total >= gold - SLACK else "the gold in the form that is paid least"
+            paid = gold if total >= gold - SLACK else least[one.task]
+            text = f"{name}: a failure earns {total:.4g}, and {right} {paid:.4g}"
         elif name in JUNK and wrong is not None and total > wrong + MARGIN * (gold - wrong) + SLACK:
             text = f"{name} earns {total:.4g}, and an answer that is merely wrong {wrong:.4g}: it pays to say nothing"
         else:
@@ -213,13 +252,18 @@ def _absent(tried: Sequence[Tried]) -> Iterator[Finding]:
     """Answers without a reward teach nothing, however bad they are."""
     gone: defaultdict[str, list[Tried]] = defaultdict(list)
     for one in tried:
-        if one.attack.must != "succeed" and one.reward.cause not in (None, "none", "bad_gold"):
+        if one.attack.must not in ("succeed", "either") and one.reward.cause not in (None, "bad_gold"):
             gone[str(one.reward.cause)].append(one)
+    bad = [one for one in tried if one.attack.must in ("fail", "mostly_fail")]
+    if len(bad) >= LEAST_UNTOLD and all(one.reward.total is None for one in bad):
+        yield Finding("fault", UNTOLD, f"none of {len(bad)} bad answers has a reward, so that no answer is ever told to be "
+                      "wrong; a function should return 0 for a wrong one", bad[0].shown())  # fmt: skip
     for cause, ones in gone.items():
         names = list(dict.fromkeys(one.attack.name for one in ones))
         if cause == "worker_died" and names == ["code that exits early"]:
             text = f"{names[0]}: ended the process of the verifier {len(ones)} times, so it runs what stands in an answer"
             yield Finding("refused", names[0], text, ones[0].shown())
         else:
-            text = f"{cause}: no reward for {len(ones)} bad answers ({', '.join(names)}), which are never told to be wrong"
+            said = "None returned" if cause == "none" else cause
+            text = f"{said}: no reward for {len(ones)} bad answers ({', '.join(names)}), which are never told to be wrong"
             yield Finding("warning", cause, text, ones[0].shown())

@@ -19,7 +19,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from milepost.env import EnvSpec
-from milepost.health.attacks import GOLD, Attack, Known, Phrasing, attacks, core_of, phrasings, rendered
+from milepost.health.attacks import (
+    GOLD,
+    STYLED,
+    SWAPPED,
+    Attack,
+    Known,
+    Phrasing,
+    attacks,
+    core_of,
+    forms_of,
+    in_every_form,
+    phrasings,
+    rendered,
+)
 from milepost.health.audit_report import AuditReport, Finding, Tried, findings_of, rows_of
 from milepost.health.order import check_functions, prove
 from milepost.recipe import Recipe
@@ -38,6 +51,8 @@ SHORT_TASKS, SHORT_SECONDS = 4, 2.0
 NUM_LED = 3
 """Tasks on which ways to write a right answer are tried."""
 NUM_OTHERS = 2
+NUM_FORMS = 8
+"""Tasks of each source and verifier that are answered in every form: what a form is worth does not change with the task."""
 GIVEN_UP = 2
 """Attacks of one name that may end or stop the verifier before that name is left out."""
 LEAST_SECONDS = 2.0
@@ -72,6 +87,9 @@ def audit(grader: Grader, recipe: Recipe, tasks: Sequence[Task], *, seconds: flo
     audit_ = _Audit(grader, recipe, seconds)
     with _on_trial(grader):
         audit_.run(judged, _rendered(judged, grader.section.timeout_seconds))
+    if all(one.name in STYLED and task.answer is None for task, one in judged):
+        text = f"success depends on no gold: {_short(judge)} judges how an answer is written, and the tasks have none"
+        audit_.notes.append(Finding("note", SWAPPED, text))
     kinds = tuple(dict.fromkeys(_short(one) for _, one in judged))
     return AuditReport(kinds, audit_.num_tasks, tuple(rows_of(audit_.tried)), (*findings_of(audit_.tried), *audit_.notes))
 
@@ -138,8 +156,10 @@ class _Audit:
             room = max(self.room, 0 if place else LEAST_TRIED)
             if room < min(2, len(found)):
                 break
-            self._try(task, found[:room])
+            self._try(task, judge, found[:room])
+            self._swap(place, judged)
             self.num_tasks += 1
+        self._widen(judged, known, cores)
         if self.num_tasks < len(judged):
             self.notes.append(Finding("note", "not tried", f"{self.num_tasks} of {len(judged)} tasks were tried within "
                                       f"{self.seconds:g} s: an answer takes {self._per_answer:.2g} s"))  # fmt: skip
@@ -153,10 +173,36 @@ class _Audit:
             self._score(task, texts)
         return None
 
-    def _try(self, task: Task, found: Sequence[Attack]) -> None:
+    def _try(self, task: Task, judge: Scorer, found: Sequence[Attack]) -> None:
         for attack, reward in zip(found, self._score(task, [attack.text for attack in found])):
-            self.tried.append(Tried(task.key, attack, reward, task.source))
+            self.tried.append(Tried(task.key, attack, reward, task.source, judge.name))
             self._ended[attack.name] += reward.cause in ENDED
+
+    def _swap(self, place: int, judged: Sequence[Judged]) -> None:
+        """The right answer again, by the gold of another task. Not of what keeps its golds elsewhere, or costs a call."""
+        task, judge = judged[place]
+        right = next((one for one in reversed(self.tried)
+                      if one.task == task.key and one.attack.name == GOLD and one.reward.success), None)  # fmt: skip
+        other = next((one.answer for one, by in (*judged[place + 1 :], *judged[:place])
+                      if (by.name, one.source) == (judge.name, task.source) and one.answer not in (None, task.answer)),
+                     None)  # fmt: skip
+        if right and other is not None and judge.name not in ("reasoning_gym", *SERVED) and self.room > 0:
+            columns = {key: other if value == task.answer else value for key, value in task.columns.items()}
+            attack = Attack(SWAPPED, right.attack.text, "mostly_fail")
+            self._try(replace(task, answer=other, columns=columns), judge, [attack])
+
+    def _widen(self, judged: Sequence[Judged], known: Sequence[Known], cores: Sequence[str | None]) -> None:
+        """Some tasks in every form, once the others are done."""
+        forms = forms_of(self.recipe.reward, self.recipe.sft.demonstrations)
+        done: Counter[tuple[str, str]] = Counter()
+        for place, (task, judge) in enumerate(judged[: self.num_tasks]):
+            key = (judge.name, task.source)
+            if done[key] == NUM_FORMS or self.room < 1:
+                continue
+            found = in_every_form(task, judge, self._ways.get(key), forms, _others(place, judged, cores), known[place])
+            found = [attack for attack in found if self._ended[attack.name] < GIVEN_UP]
+            self._try(task, judge, found[: self.room])
+            done[key] += 1
 
     def _score(self, task: Task, texts: Sequence[str]) -> list[Reward]:
         if not texts:
