@@ -179,7 +179,7 @@ class EndsItsProcess(Lamps):
 @broken("exceptions", "reset of task lamps/0 with seed 0 (gold policy): the process ended (signal 11, SIGSEGV)")
 class BreaksItsProcess(Lamps):
     def reset(self, task, seed):
-        os.kill(os.getpid(), signal.SIGSEGV)
+        signal.raise_signal(signal.SIGSEGV)
 
 
 @broken("exceptions", "reset: KeyboardInterrupt")
