@@ -21,7 +21,7 @@ from milepost.credit_sections import CreditSection
 from milepost.executors import Executor
 from milepost.forest import Batch
 from milepost.learner import Learner
-from milepost.models import Policy, load_model, load_tokenizer
+from milepost.models import Policy, load_model, load_reader
 from milepost.sections import ModelSection
 from milepost.types import EpisodeId, RecipeError
 
@@ -152,7 +152,7 @@ def teacher_section(name: str) -> ModelSection:
 
 def check_teacher(tokenizer: Any, name: str) -> None:
     """Raises RecipeError where the teacher would read other tokens than the policy writes."""
-    theirs = load_tokenizer(teacher_section(name))
+    theirs = load_reader(teacher_section(name)).tokenizer
     if theirs.get_vocab() != tokenizer.get_vocab():
         raise RecipeError(
             f"credit.teacher = {name!r} reads other tokens than the policy writes (another vocabulary); use a teacher of "

@@ -25,7 +25,7 @@ from milepost.formula import describe
 from milepost.health.verifier_audit import check_before
 from milepost.hosts import Hosts
 from milepost.levers import check_tasks
-from milepost.models import Policy, load_model, load_tokenizer
+from milepost.models import Policy, context_of, load_model, load_reader
 from milepost.policy import made_policy
 from milepost.progress import say
 from milepost.recipe import Recipe
@@ -44,7 +44,7 @@ from milepost.render import (
 from milepost.reward import Grader
 from milepost.reward_spec import EnvGrader
 from milepost.rollout import Codec
-from milepost.scripted import demonstrator
+from milepost.scripted import Texts, demonstrator
 from milepost.sections import ModelSection, NewPolicySection
 from milepost.stages.session import RunStopped, Session
 from milepost.store import Run, check_place
@@ -79,18 +79,22 @@ def open_session(
         stack.enter_context(grader)
         # The tokenizer is fetched when the first row is ready to be counted: unreadable rows are told before.
         model = model_of(recipe)
-        tokenizer = lru_cache(maxsize=1)(lambda: load_tokenizer(model))
+        reader = lru_cache(maxsize=1)(lambda: load_reader(model))
         tasks = load_tasks(
             recipe.tasks, recipe.seed, rows=rows, check=grader.check_golds if isinstance(grader, Grader) else None,
             generate=spec.generate if spec else None, lessons=recipe.sft.lessons,
-            length=lambda task: length(task.prompt, tokenizer(), recipe.tasks),
+            length=lambda task: length(task.prompt, reader().tokenizer, recipe.tasks),
         )  # fmt: skip
         tell(str(tasks.report))
         grader.check_columns([*tasks.train, *tasks.validation, *tasks.test])
-        check_plan(tasks, recipe, stages, tokenizer(), spec)
-        style = style_of(tokenizer(), spec, recipe.env, recipe.tasks) if spec else TERSE
+        tokenizer, context = reader()
+        check_plan(tasks, recipe, stages, tokenizer, spec)
+        style = style_of(tokenizer, spec, recipe.env, recipe.tasks) if spec else TERSE
         # A judge that does not work is told now, and not when the model is loaded and has sampled.
         grader.try_out(tasks.train[0])
+        check_context(tasks, tokenizer, context, recipe)
+        if isinstance(grader, EnvGrader):
+            check_openings(tasks, grader, tokenizer, context, recipe, style)
         trains = existing is None and "grpo" in stages and recipe.grpo.steps > 0
         told = check_before(recipe, grader, tasks, spec) if trains else []
         for _, sentence in told:
@@ -98,7 +102,6 @@ def open_session(
         policy = load_model(model)
         tell(f"{policy.name}: {policy.num_parameters / 1e6:.1f} M parameters, {policy.precision}; "
              f"{check_format(policy.tokenizer, recipe.tasks)}")  # fmt: skip
-        check_context(tasks, policy, recipe)
         sampler = LocalEngine(policy.model, policy.eos_ids, seed=recipe.seed)
         meta = facts(policy, recipe, grader, spec)
         if isinstance(grader, Grader):
@@ -138,17 +141,13 @@ def check_version(run: Run, spec: EnvSpec) -> None:
 @contextmanager
 def world_of(recipe: Recipe, spec: EnvSpec, policy: Policy, style: Style) -> Iterator[World]:
     """The world that the recipe's tasks are played in; its instances end with the session."""
-    section, context = recipe.env, context_of(policy) or 1 << 40
-    if section.max_context_tokens > context:
-        raise RecipeError(
-            f"env.max_context_tokens = {section.max_context_tokens} exceeds the model's context of {context}; use at most "
-            f"{context}, or 0 for all of it"
-        )
+    section = recipe.env
+    context = section.max_context_tokens or context_of(policy.model.config) or NO_LIMIT
     with Hosts(
         section.name if section.isolated else spec, section.max_concurrent, isolated=section.isolated,
         step_seconds=section.step_seconds, reset_seconds=section.reset_seconds,
     ) as hosts:  # fmt: skip
-        yield World(spec, hosts, section, section.max_context_tokens or context, recipe.seed, asked=style)
+        yield World(spec, hosts, section, context, recipe.seed, asked=style)
 
 
 def check_plan(tasks: TaskSet, recipe: Recipe, stages: Sequence[str], tokenizer: Any, spec: EnvSpec | None = None) -> None:
@@ -221,17 +220,10 @@ def codec_of(policy: Policy, recipe: Recipe, style: Style = TERSE) -> Codec:
     )
 
 
-def context_of(policy: Policy) -> int | None:
-    """Most tokens of a sequence; None: the model does not say."""
-    config: Any = policy.model.config
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
-
-
-def check_context(tasks: TaskSet, policy: Policy, recipe: Recipe) -> None:
+def check_context(tasks: TaskSet, tokenizer: Any, context: int | None, recipe: Recipe) -> None:
     """Refuses a completion budget that the longest prompt would push out of the model's context."""
-    context = context_of(policy)
     every = (*tasks.train, *tasks.validation, *tasks.test)
-    longest = max(length(task.prompt, policy.tokenizer, recipe.tasks) for task in every)
+    longest = max(length(task.prompt, tokenizer, recipe.tasks) for task in every)
     if context and longest + recipe.rollout.max_new_tokens > context:
         room = context - longest
         works = f"use at most {room}, or a smaller" if room > 0 else f"set at most {context // 2} for both it and"
@@ -239,6 +231,58 @@ def check_context(tasks: TaskSet, policy: Policy, recipe: Recipe) -> None:
             f"rollout.max_new_tokens = {recipe.rollout.max_new_tokens} and the longest prompt ({longest} tokens) exceed "
             f"the model's context of {context}; {works} tasks.max_prompt_tokens"
         )
+
+
+NO_LIMIT = 1 << 40
+"""Tokens of context where neither the model nor the recipe sets any."""
+MOST_STARTS = 64
+"""Tasks that are started to see how long their first prompts are: one takes an environment up to a second."""
+
+
+def check_openings(
+    tasks: TaskSet, grader: EnvGrader, tokenizer: Any, context: int | None, recipe: Recipe, style: Style
+) -> None:
+    """Refuses a context in which no episode could act: beyond the model's own, or filled by a first prompt alone.
+
+    Of more than MOST_STARTS tasks those with the longest texts and some of each split are started.
+    """
+    asked = recipe.env.max_context_tokens
+    if context and asked > context:
+        raise RecipeError(
+            f"env.max_context_tokens = {asked} exceeds the model's context of {context}; use at most {context}, or 0 for "
+            "all of it"
+        )
+    most = asked or context
+    if not most:
+        return
+    world = World(grader.env_spec, grader.hosts, recipe.env, most, recipe.seed, asked=style)
+    longest = 0
+    for task in _starts(tasks):
+        start = grader.play(task, Texts(()), world.start_seed(task)).start
+        ids = opening_ids(world.opening(start.messages), tokenizer, recipe.tasks, style.schemas)
+        longest = max(longest, len(ids))
+    if longest < most:
+        return
+    if asked:
+        raise RecipeError(
+            f"env.max_context_tokens = {asked} leaves no token to act in behind the longest first prompt of the tasks, "
+            f"which has {longest}; use at least {longest + recipe.rollout.max_new_tokens}"
+            + (f", or 0 for all of the model's {context}" if context and context > longest else "")
+        )
+    raise RecipeError(
+        f"model.path: the model's context of {context} tokens leaves none to act in behind the longest first prompt of the "
+        f"tasks, which has {longest}; take a model with a longer context, or easier tasks in tasks.sources"
+    )
+
+
+def _starts(tasks: TaskSet) -> list[Task]:
+    splits = [split for split in (tasks.train, tasks.validation, tasks.test) if split]
+    every = [task for split in splits for task in split]
+    if len(every) <= MOST_STARTS:
+        return every
+    longest = sorted(every, key=lambda task: len(str(task.prompt)), reverse=True)[: MOST_STARTS // 2]
+    share = MOST_STARTS // 2 // len(splits)
+    return list({id(task): task for task in (*longest, *(task for split in splits for task in split[:share]))}.values())
 
 
 def facts(policy: Policy, recipe: Recipe, grader: Grader | EnvGrader, spec: EnvSpec | None) -> dict[str, Any]:

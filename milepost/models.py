@@ -63,7 +63,7 @@ def load_model(section: ModelSection, *, notify: Callable[[str], None] | None = 
     say = notify or (lambda line: print(line, file=sys.stderr, flush=True))
     device = _device(section.device)
     path, options = _locate(section.path, say)
-    tokenizer = _tokenizer(section.path, path, options)
+    tokenizer = _reader(section.path, path, options).tokenizer
     with quiet():
         model = _weights(section.path, path, options)
     model.to(device)
@@ -85,10 +85,23 @@ def load_model(section: ModelSection, *, notify: Callable[[str], None] | None = 
     return Policy(model.eval(), tokenizer, eos_ids, masters, num_parameters, name, str(path), precision, device)
 
 
-def load_tokenizer(section: ModelSection, *, notify: Callable[[str], None] | None = None) -> Any:
-    """The tokenizer alone, checked against the model's config: enough to count prompts. Raises RecipeError."""
+class Reader(NamedTuple):
+    """What a model's folder says before its weights are read: enough to count prompts, and to see whether they fit."""
+
+    tokenizer: Any
+    context: int | None
+    """Most tokens of a sequence; None: the model does not say."""
+
+
+def load_reader(section: ModelSection, *, notify: Callable[[str], None] | None = None) -> Reader:
+    """The tokenizer, checked against the model's config, and what that says. Raises RecipeError."""
     path, options = _locate(section.path, notify or (lambda line: print(line, file=sys.stderr, flush=True)))
-    return _tokenizer(section.path, path, options)
+    return _reader(section.path, path, options)
+
+
+def context_of(config: Any) -> int | None:
+    """Most tokens of a sequence; None: the model does not say."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def fast_bfloat16(device: str) -> bool:
@@ -182,13 +195,13 @@ def _check_tokenizer(given: str, tokenizer: Any, config: Any) -> None:
                           f"knows only {rows}; give a model and the tokenizer it was trained with")  # fmt: skip
 
 
-def _tokenizer(given: str, path: str, options: Mapping[str, Any]) -> Any:
+def _reader(given: str, path: str, options: Mapping[str, Any]) -> Reader:
     with quiet():
         config = _read(given, "a model config", lambda: AutoConfig.from_pretrained(path, **options))
         _check_config(given, config)
         tokenizer = _read(given, "a tokenizer", lambda: AutoTokenizer.from_pretrained(path, **options))
         _check_tokenizer(given, tokenizer, config)
-    return tokenizer
+    return Reader(tokenizer, context_of(config))
 
 
 def _weights(given: str, path: str, options: Mapping[str, Any]) -> Any:

@@ -104,10 +104,6 @@ class Recipe(Section):
                 f'reward.functions does nothing while env.name = "{self.env.name}", whose own goal judges; remove it, and '
                 "say what else counts with reward.milestones and reward.costs"
             )
-        if not self.env.name and (self.reward.turn_scorers or self.reward.potential):
-            key = "reward.turn_scorers" if self.reward.turn_scorers else f"reward.potential = {self.reward.potential:g}"
-            raise ValueError(f'{key} does nothing while env.name is empty: single answers have no turns to tell apart; '
-                             'remove it, or name an environment, for example env.name = "maze"')  # fmt: skip
         if self.env.tool_format == "model" and self.tasks.format == "text":
             raise ValueError(
                 'env.tool_format = "model" hands the tools to the chat template, which tasks.format = "text" leaves out; '
@@ -264,7 +260,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-# (section, settings, the switch they depend on, the values of the switch with which they do something).
+ANY = ("any but empty",)
 IDLE_UNLESS: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...]], ...] = (
     ("credit", ("std", "delta"), "scale", ("group", "batch", "source")),
     ("loss", ("clip_low", "clip_high"), "objective", ("clip", "gspo", "gspo_token", "cispo_clip")),
@@ -278,7 +274,12 @@ IDLE_UNLESS: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...]], ...] = (
     ("correction", ("cap",), "kind", ("tis", "auto")),
     ("correction", ("low", "high"), "kind", ("mis",)),
     ("correction", ("sequence_low", "sequence_high"), "kind", ("geometric_mask",)),
+    ("env", tuple(key for key in EnvSection.model_fields if key != "name"), "env.name", ANY),
+    ("reward", ("outcome", "milestones", "potential", "costs", "turn_scorers"), "env.name", ANY),
+    ("reward", ("success", "success_at", "extract", "canary_good"), "env.name", ("",)),
 )
+"""(section, settings, the switch they depend on, the values of it with which they do something). A switch of another
+section has a dot."""
 
 
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
@@ -338,20 +339,34 @@ def _refuse_idle(recipe: Recipe) -> None:
     whole, preset = recipe.model_dump(), PRESETS.get(recipe.preset, {})
     known = dict(iter_settings())
     for section, keys, switch, values in IDLE_UNLESS:
-        if whole[section][switch] in values or (section == "credit" and recipe.reward.combine == "gdpo"):
+        where, key_of_switch = switch.split(".") if "." in switch else (section, switch)
+        state = whole[where][key_of_switch]
+        acts = bool(state) if values is ANY else state in values
+        if acts or (section == "credit" and recipe.reward.combine == "gdpo"):
             continue
         for key in keys:
-            usual = preset.get(section, {}).get(key, known[f"{section}.{key}"].default)
-            if whole[section][key] not in (usual, known[f"{section}.{key}"].default):
-                raise RecipeError(
-                    f"{section}.{key} = {as_toml(whole[section][key])} does nothing while {section}.{switch} = "
-                    f'"{whole[section][switch]}"; remove it, or set {section}.{switch} = "{values[0]}"'
-                )
+            default = known[f"{section}.{key}"].get_default(call_default_factory=True)
+            value = whole[section][key]
+            if value not in (preset.get(section, {}).get(key, default), default):
+                raise RecipeError(_idle(f"{section}.{key}", value, f"{where}.{key_of_switch}", state, values))
     for i, function in enumerate(recipe.reward.functions):
         if function.weight == 0 and len(recipe.reward.functions) == 1:
             raise RecipeError(
                 f"reward.functions.{i}.weight = 0 leaves no reward at all; use 1.0 (0 is for parts that are only measured)"
             )
+
+
+def _idle(key: str, value: Any, switch: str, state: str, values: tuple[str, ...]) -> str:
+    """The sentence that refuses a setting which does nothing."""
+    shown = key if isinstance(value, (list, dict)) else f"{key} = {as_toml(value)}"
+    if values is ANY:
+        return (
+            f"{shown} does nothing while {switch} is empty, for single answers have no turns and no world; remove it, or "
+            f'name an environment, for example {switch} = "maze"'
+        )
+    works = f'remove it, or set {switch} = "{values[0]}"' if values[0] else "remove it"
+    judges = "" if values[0] else ", whose own goal judges"
+    return f'{shown} does nothing while {switch} = "{state}"{judges}; {works}'
 
 
 def _line_of_first(message: str, text: str, overridden: Sequence[str]) -> int:

@@ -98,10 +98,12 @@ def check_section(section: RewardSection) -> None:
         )
     _compile(section.extract, "reward.extract")
     used = any(Scorer("", 0, f.name, {}).extracts for f in section.functions)
-    if section.extract and not used and (named := next((f.name for f in section.functions if f.name in KINDS), "")):
+    if section.extract and not used:
+        named = next((f.name for f in section.functions if f.name in KINDS), section.functions[0].name)
+        can = named in KINDS and "extract" in KINDS[named].params
         raise RecipeError(
-            f"reward.extract does nothing for {named}, which finds its answer itself; remove it"
-            + (", or say where the answer stands with params.extract" if "extract" in KINDS[named].params else "")
+            f"reward.extract does nothing for {short(named)}, which finds its answer itself; remove it"
+            + (", or say where the answer stands with params.extract" if can else "")
         )
     for index, function in enumerate(section.functions):
         where = f"reward.functions.{index}"

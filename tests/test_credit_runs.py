@@ -13,7 +13,7 @@ from milepost.critics import Critic, Teacher, check_teacher, turn_starts
 from milepost.information import added, gains, gains_of, probes
 from milepost.launch import open_session
 from milepost.learner import Learner
-from milepost.models import load_tokenizer
+from milepost.models import load_reader
 from milepost.recipe import make_recipe
 from milepost.sections import ModelSection
 from milepost.stages.pipeline import run_pipeline
@@ -106,7 +106,7 @@ def test_distillation_comes_nearer_to_its_teacher(tmp_path):
 
 
 def test_a_teacher_that_reads_other_tokens_is_refused(tmp_path):
-    policy = load_tokenizer(ModelSection(path=str(write_policy(tmp_path / "policy"))))
+    policy = load_reader(ModelSection(path=str(write_policy(tmp_path / "policy")))).tokenizer
     check_teacher(policy, str(tmp_path / "policy"))
     with pytest.raises(RecipeError, match=r"credit\.teacher = .* reads other tokens than the policy writes"):
         check_teacher(policy, "smollm2-135m")

@@ -186,13 +186,15 @@ def played(request, tmp_path_factory):
     make_model(Shape(1, 32, 2, 32), len(tokenizer), 2000, 0).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     policy = load_model(ModelSection(path=str(folder), device="cpu", precision="float32"))
-    recipe = make_recipe({"tasks": {"format": request.param}, "env": {"old_reasoning": "drop", "max_turns": 8}})
+    recipe = make_recipe(
+        {"tasks": {"format": request.param}, "env": {"name": "maze", "old_reasoning": "drop", "max_turns": 8}}
+    )
     sampler = LocalEngine(policy.model, policy.eos_ids, seed=0)
     with Hosts(SPEC, 16) as hosts:
         world = World(SPEC, hosts, recipe.env, 2000, 0)
         groups = play_world([Task(p, p) for p in ("ab", "c")], sampler, codec_of(policy, recipe), world, phase="train",
                             step=0, num_samples=8, max_new_tokens=60, settings=SamplingSettings())  # fmt: skip
-    return sampler, codec_of(policy, recipe), world, [e for g in groups for e in g.episodes]
+        yield sampler, codec_of(policy, recipe), world, [e for g in groups for e in g.episodes]
 
 
 def test_a_turn_after_a_thought_is_a_new_segment_in_which_it_is_not(played):

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from milepost.recipe import IDLE_UNLESS, PRESETS, iter_settings, load_recipe, make_recipe
+from milepost.recipe import ANY, IDLE_UNLESS, PRESETS, iter_settings, load_recipe, make_recipe
 from milepost.types import RecipeError
 
 FILE = """
@@ -128,10 +128,43 @@ def test_each_such_setting_is_taken_where_it_does_something():
     for section, keys, switch, values in IDLE_UNLESS:
         for key in keys:
             default = next(f.default for k, f in iter_settings() if k == f"{section}.{key}")
-            other = {"std": "sample", "constant": 7, "ratio": "turn"}.get(key) or default * 1.001
-            for value in values:
-                baseline = {"baseline": "mean"} if section == "credit" else {}
-                make_recipe({section: {switch: value, key: other, **baseline}})
+            other = {"std": "sample", "constant": 7, "ratio": "turn"} | IN_A_WORLD
+            given = {key: other[key] if key in other else default * 1.001}
+            for value in ("maze",) if values is ANY else values:
+                if "." not in switch:
+                    baseline = {"baseline": "mean"} if section == "credit" else {}
+                    make_recipe({section: {switch: value, **given, **baseline}})
+                    continue
+                env = {"env": {"name": value, **(given if section == "env" else {})}}
+                credit = {"credit": {"rule": "turn"}} if key == "potential" else {}
+                functions = {} if value else {"functions": [{"name": "exact"}]}
+                make_recipe(env | credit | ({"reward": given | functions} if section == "reward" else {}))
+                with pytest.raises(RecipeError, match=rf"^{section}\.{key}\b.* does nothing while env\.name"):
+                    make_recipe(credit | {"env": {"name": "" if value else "maze"} | (given if section == "env" else {})}
+                                | ({"reward": given} if section == "reward" else {}))  # fmt: skip
+
+
+IN_A_WORLD = {
+    "tool_format": "hermes", "old_reasoning": "drop", "max_turns": 3, "max_tool_calls": 3, "max_invalid": 3,
+    "max_episode_tokens": 99, "max_context_tokens": 99, "max_seconds": 9, "context_rule": "drop_oldest", "isolated": True,
+    "patience": 0.5, "retries": 2, "max_concurrent": 8, "milestones": {"door": 0.1}, "potential": 0.3,
+    "costs": [{"name": "calls", "free": 4, "weight": 0.01, "cap": 0.1}], "turn_scorers": [{"name": "my_judge.py:judge"}],
+    "success": "exact", "extract": "(", "canary_good": "x",
+}  # fmt: skip
+
+
+def test_what_does_nothing_with_or_without_an_environment_says_so():
+    with pytest.raises(RecipeError) as error:
+        make_recipe({"env": {"max_turns": 3}})
+    assert str(error.value) == (
+        "env.max_turns = 3 does nothing while env.name is empty, for single answers have no turns and no world; "
+        'remove it, or name an environment, for example env.name = "maze"'
+    )
+    with pytest.raises(RecipeError) as error:
+        make_recipe({"env": {"name": "maze"}, "reward": {"extract": "("}})
+    assert str(error.value) == (
+        'reward.extract = "(" does nothing while env.name = "maze", whose own goal judges; remove it'
+    )
 
 
 def test_a_resolved_recipe_can_be_read_again_whatever_was_changed_after_its_preset():

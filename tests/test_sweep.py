@@ -131,7 +131,6 @@ def test_only_what_the_warm_start_depends_on_forbids_sharing_it(recipe: Path) ->
         "optimizer.weight_decay=0.1",
         "tasks.test=9",
         "model.precision=bfloat16",
-        "env.max_turns=3",
         "reward.success_at=0.5",
     ):
         assert warm_start(load_recipe(recipe, [other])) != warm_start(plain), other

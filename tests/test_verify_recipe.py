@@ -154,6 +154,8 @@ def test_the_four_verdicts_are_metrics_beside_the_rate_that_can_be_read():
         ([{"name": "by_row", "params": {"maths": {}}}], {}, "params.maths must be a table for one of exact, numeric"),
         ([{"name": "by_row", "params": {"math": {"percnt": 1}}}], {}, "params.math.percnt is not a parameter of math"),
         (["math"], {"extract": "x"}, "reward.extract does nothing for math, which finds its answer itself"),
+        ([{"name": "regex", "params": {"pattern": "x"}}], {"extract": "x"}, "reward.extract does nothing for regex, which"),
+        (["judge.py:mine"], {"extract": "x"}, "reward.extract does nothing for judge.py:mine, which finds"),
         (["maths"], {}, "did you mean 'math'?"),
         (["valid_json"], {}, "is refused: a bonus for what merely parses is earned by {} and by 42"),
         (["length"], {}, "a right one of 1,500 tokens earns −0.5 and a wrong one of 50 earns −0.05"),
