@@ -116,20 +116,9 @@ def new_recipe(old: Recipe, reward: str | None, overrides: Sequence[str] = ()) -
                               "use reward.…, such as reward.milestone_cap=0.2")  # fmt: skip
         apply_override(values, override)
     try:
-        recipe = make_recipe(values)
+        return make_recipe(values)
     except RecipeError as error:
         raise RecipeError(f"{error} ({Path(reward).name})" if reward is not None else str(error)) from None
-    if not recipe.env.name:
-        _refuse_env_reward(recipe)
-    return recipe
-
-
-def _refuse_env_reward(recipe: Recipe) -> None:
-    section = recipe.reward
-    used = {"milestones": section.milestones, "costs": section.costs}
-    if named := [key for key, given in used.items() if given]:
-        raise RecipeError(f"reward.{named[0]}: this run's episodes are single answers, which no environment can judge; use "
-                          "reward.functions")  # fmt: skip
 
 
 @contextmanager

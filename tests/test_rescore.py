@@ -287,7 +287,7 @@ def test_a_shaping_comes_with_its_credit(calc_run: Run, tmp_path: Path) -> None:
 
 
 def test_single_answers_have_no_milestones_and_need_functions(text_run: Run, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"^reward\.milestones: this run's episodes are single answers"):
+    with pytest.raises(RecipeError, match=r"^reward\.milestones does nothing while env\.name is empty, for single answers"):
         rescore(text_run.path, None, ["reward.milestones.step=0.1"])
     with pytest.raises(RecipeError, match=r"^reward\.functions is empty"):
         rescore(text_run.path, written(tmp_path, "[reward]\nsuccess_at = 0.5\n"))
