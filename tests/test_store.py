@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -82,6 +83,15 @@ def test_a_preset_survives_the_way_through_the_store(tmp_path: Path) -> None:
     recipe = make_recipe({"preset": "grpo", "kl": {"beta": 0.0, "estimator": "k2"}})
     with Run.create(tmp_path, recipe) as run:
         assert run.recipe == recipe
+
+
+def test_a_run_keeps_opening_when_a_setting_of_it_is_refused_today(run: Run) -> None:
+    stored = json.loads((run.path / "recipe.json").read_text())
+    stored["env"]["max_turns"] = 3  # does nothing without an environment
+    with pytest.raises(RecipeError, match=r"env\.max_turns"):
+        make_recipe(stored)
+    (run.path / "recipe.json").write_text(json.dumps(stored))
+    assert run.recipe.env.max_turns == 3
 
 
 def test_names_are_never_reused(tmp_path: Path) -> None:
