@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import random
+import shutil
 import signal
 import tempfile
 import threading
@@ -72,6 +73,16 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.fixture(autouse=True, scope="module")
+def temporary_folder():
+    """One of its own: other runs on this machine make folders of the same names. Its path is short, for sockets."""
+    usual, folder = tempfile.tempdir, tempfile.mkdtemp()
+    tempfile.tempdir = folder
+    yield
+    tempfile.tempdir = usual
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def counts() -> dict[str, int]:
