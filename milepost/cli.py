@@ -244,11 +244,11 @@ def read_recipe(args: argparse.Namespace) -> tuple:
 
 
 def run_stages(args: argparse.Namespace) -> int:
+    recipe, toml = read_recipe(args)  # what is wrong with it is said at once, before torch is imported
     from milepost.launch import open_session
     from milepost.profile import profiled
     from milepost.stages.pipeline import check_stages, run_pipeline
 
-    recipe, toml = read_recipe(args)
     check_stages(recipe, args.stages)
     with open_session(recipe, toml=toml, stages=args.stages) as session, profiled(args.profile):
         run_pipeline(session, stages=args.stages)
@@ -326,10 +326,10 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def run_check_reward(args: argparse.Namespace) -> int:
+    recipe = read_recipe(args)[0]
     from milepost.health.order import check_recipe
     from milepost.health.verifier_audit import audit_recipe
 
-    recipe = read_recipe(args)[0]
     order = check_recipe(recipe, num_tasks=args.tasks)
     audit = None if recipe.env.name else audit_recipe(recipe, num_tasks=args.n)  # environments: their scripts are played
     if args.json:
@@ -340,10 +340,10 @@ def run_check_reward(args: argparse.Namespace) -> int:
 
 
 def run_preflight(args: argparse.Namespace) -> int:
+    recipe, toml = read_recipe(args)
     from milepost.health.preflight import preflight
     from milepost.launch import open_session
 
-    recipe, toml = read_recipe(args)
     recipe = recipe.model_copy(update={"name": f"{recipe.name}-preflight"})  # the plain name is for the training run
     with open_session(recipe, toml=toml, stages=()) as session:
         found = preflight(session, num_tasks=args.tasks)
