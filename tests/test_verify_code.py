@@ -313,6 +313,31 @@ def test_a_bad_gold_is_told_in_a_sentence_and_scores_nobody(gold: Any, sentence:
         assert (verdict["score"], verdict["cause"]) == (None, "bad_gold")
 
 
+def test_outputs_that_are_all_lists_of_one_are_met_by_the_list_or_by_what_it_holds(box: Sandbox) -> None:
+    row = {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[2], [3]]}
+    returns = {"x + 1": 1, "[x + 1]": 1, "(x + 1,)": 1, "x": 0, "[[x + 1]]": 0, "[x + 1, x + 1]": 0, "{x + 1}": 0, "[]": 0}
+    assert {body: paid(box, f"def f(x): return {body}", row) for body in returns} == returns
+    verdict = score(answer=fenced("def f(x): return x"), gold=row, sandbox=box)
+    assert verdict["compared"] == "test 1 of 2 (hidden): f(1): 1, expected [2] or 2"
+    assert paid(box, "def f(x): return [x, x]", row | {"outputs": [[[1, 1]], [[2, 2]]]}) == 1
+    # One longer list says that lists are meant, and so do tests with expected.
+    lists = {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [1, 1]]}
+    assert (paid(box, "def f(x): return [1] * x", lists), paid(box, "def f(x): return 1", lists)) == (1, 0)
+    named = {"entry_point": "f", "tests": [{"args": [1], "expected": [2]}], "inputs": "more"}
+    assert (paid(box, "def f(x): return [2]", named), paid(box, "def f(x): return 2", named)) == (1, 0)
+
+
+def test_a_test_may_have_keywords_alone(box: Sandbox) -> None:
+    gold = {"entry_point": "f", "tests": [{"kwargs": {"a": 5, "b": 2}, "expected": 3}, {"kwargs": {}, "expected": 0}]}
+    assert paid(box, "def f(*, a=0, b=0): return a - b", gold) == 1
+    assert paid(box, "def f(*, a=0, b=0): return b - a", gold) == 0
+    verdict = score(answer=fenced("def f(a=0, b=0): return 1"), gold=gold, sandbox=box)
+    assert verdict["compared"] == "test 1 of 2 (hidden): f(a=5, b=2): 1, expected 3"
+    changed = {"entry_point": "f", "tests": [{"kwargs": {"a": [1]}, "expected_args": []}]}
+    assert paid(box, "def f(a): pass", changed) == 1
+    assert "neither args and expected" in str(check_gold({"entry_point": "f", "tests": [{"expected": 3}]}))
+
+
 @pytest.mark.parametrize(
     ("tests", "reason"),
     [

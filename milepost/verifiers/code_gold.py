@@ -41,6 +41,8 @@ class Problem:
     setup: str = ""
     solution: str = ""
     in_place: bool = False
+    wrapped: bool = False
+    """Of a row with `inputs` and `outputs` every output is a list of one: the value may be that list or what it holds."""
     rule: Rule = _RULE
     blanks: str = "trailing"
 
@@ -83,6 +85,7 @@ def read_gold(gold: Any, *, rel_tol: float | None = None, abs_tol: float | None 
         setup=_first(gold, "setup", "test_setup_code"),
         solution=_first(gold, "solution", "canonical_solution", "code"),
         in_place=bool(gold.get("in_place")),
+        wrapped=kind == "functions" and _all_wrapped(gold),
         rule=rule,
         blanks=blanks,
     )
@@ -113,15 +116,23 @@ def _list_tests(gold: Mapping[str, Any]) -> list[Any]:
     return [tests] if isinstance(tests, str) else list(tests) if isinstance(tests, Sequence) else []
 
 
+def _all_wrapped(gold: Mapping[str, Any]) -> bool:
+    """Rows of APPS and TACO hold [5] for a function that returns 5 and for one that returns [5]: nothing tells which."""
+    if "inputs" not in gold or "outputs" not in gold:
+        return False
+    return all(isinstance(output, list) and len(output) == 1 for output in gold["outputs"])
+
+
 def _kind(test: Any) -> str:
     if isinstance(test, str) or (isinstance(test, Mapping) and isinstance(test.get("test"), str)):
         return "assertions"
     if isinstance(test, Mapping) and isinstance(test.get("output"), str) and isinstance(test.get("input", ""), str):
         return "programs"
     wants = ("expected", "expected_literal", "expected_args", "raises")
-    if isinstance(test, Mapping) and any(key in test for key in wants) and ("args" in test or "args_literal" in test):
+    given = ("args", "args_literal", "kwargs")
+    if isinstance(test, Mapping) and any(key in test for key in wants) and any(key in test for key in given):
         return "functions"
-    raise BadGold("a test has neither args and expected, nor input and output, nor an assertion")
+    raise BadGold("a test has neither args and expected, nor kwargs and expected, nor input and output, nor an assertion")
 
 
 def _literals(test: Any) -> Any:
@@ -134,6 +145,8 @@ def _literals(test: Any) -> Any:
                 test[key] = ast.literal_eval(str(test[f"{key}_literal"]))
             except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 raise BadGold(f"{key}_literal {str(test[f'{key}_literal'])[:60]!r} is no Python literal") from None
+    if "kwargs" in test:
+        test.setdefault("args", [])
     if "args" in test and not isinstance(test["args"], (list, tuple)):
         raise BadGold(f"args must be a list, one entry per argument, not {type(test['args']).__name__}")
     if not isinstance(test.get("kwargs", {}), dict):
