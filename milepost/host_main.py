@@ -31,6 +31,8 @@ from milepost.kept import die_with, keep
 from milepost.types import Message, MilepostError
 from milepost.worker_main import FRAME, resolve
 
+MAX_STATE_CHARS = 4_000_000
+
 ALARM_GRACE_SECONDS = 5.0
 _ROLES = ("system", "user", "assistant", "tool")
 
@@ -229,13 +231,19 @@ def _checked_messages(messages: Any, name: str) -> tuple[Message, ...]:
 
 
 def plain_copy(state: Any, name: str = "state()") -> dict[str, Any]:
-    """A copy that shares nothing with `state`. Raises Garbage for anything but plain JSON with str keys, NaN included."""
+    """A copy that shares nothing with `state`. Raises Garbage for anything but plain JSON with str keys (NaN is none), and
+    for what is too large to be kept after every turn."""
     if not isinstance(state, Mapping):
         raise Garbage(f"{name} is {type(state).__name__}, not a mapping of facts")
     state = dict(state)
     try:
         text = canonical(state)
         text.encode()
+        if len(text) > MAX_STATE_CHARS:
+            raise Garbage(
+                f"{name} takes {len(text) / 1e6:.1f} million characters of JSON, {MAX_STATE_CHARS / 1e6:.0f} are allowed, since "
+                "every turn keeps a copy: leave out what no goal, milestone or cost reads"
+            )
         copy = json.loads(text)
     except UnicodeEncodeError:
         raise Garbage(f"{name} holds text that is not valid Unicode (a lone surrogate)") from None

@@ -365,6 +365,7 @@ class OptimizerSection(Section):
         seeds="1e-6…5e-6 (full 7B)",
         symptom="reward flat (look at update size) or collapses",
         ge=0,
+        le=1,
     )
     betas: tuple[float, float] = setting((0.9, 0.95), "AdamW moments")
     eps: float = setting(1e-8, "AdamW epsilon", gt=0)
@@ -428,7 +429,7 @@ class SftSection(Section):
         "actions",
         "everything: prompts and observations too, from which a policy made from nothing learns to read and to copy",
     )
-    lr: float = setting(0.0, "0: by model size", ge=0)
+    lr: float = setting(0.0, "0: by model size", ge=0, le=1)
     schedule: Literal["constant", "linear", "cosine"] = setting("linear", "after warm-up")
     warmup_steps: int = setting(-1, "linear warm-up; −1: a fifth of the steps, at most 10", ge=-1)
     lessons: list[LessonSection] = setting(

@@ -96,9 +96,14 @@ class Counter:
         if kind == "temporary":
             with open(tempfile.mkstemp(prefix="odd-")[0], "w") as file:
                 file.write("left behind")
-        self.odd = {"set": {1, 2}, "nan": float("nan"), "tuple": (1,), "number as key": {1: 2}, "surrogate": "\udc80"}.get(
-            kind
-        )
+        self.odd = {
+            "set": {1, 2},
+            "nan": float("nan"),
+            "tuple": (1,),
+            "number as key": {1: 2},
+            "surrogate": "\udc80",
+            "huge": ["x" * 5_000_000],
+        }.get(kind)
 
     def is_first(self):
         try:

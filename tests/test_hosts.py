@@ -200,6 +200,7 @@ FAULTS = [
     ("nan", "garbage", "state()['odd'] is nan, which JSON cannot hold", False),
     ("tuple", "garbage", "state()['odd'] is (1,) (tuple), which is not plain JSON", False),
     ("number as key", "garbage", "state()['odd'] has the key 1; keys must be text", False),
+    ("huge", "garbage", "state() takes 5.0 million characters of JSON, 4 are allowed", False),
     ("surrogate", "garbage", "not valid Unicode", False),
     ("not an observation", "garbage", "returned dict, not an Observation", False),
     ("bad message", "garbage", "Observation.messages[0] is no message", False),
@@ -218,7 +219,7 @@ def test_faults_are_typed_and_cost_one_episode(isolated):
             assert sentence in seen[-1].detail.splitlines()[0], plan
         assert "in behave" in played[0][-1].detail  # the traceback, for people
         assert [s.state["count"] for s in played[-1]] == [0, 1, 2]
-        assert pool.counts == {"crash": 2, "garbage": 8}
+        assert pool.counts == {"crash": 2, "garbage": 9}
 
 
 @BOTH
