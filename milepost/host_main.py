@@ -241,8 +241,8 @@ def plain_copy(state: Any, name: str = "state()") -> dict[str, Any]:
         text.encode()
         if len(text) > MAX_STATE_CHARS:
             raise Garbage(
-                f"{name} takes {len(text) / 1e6:.1f} million characters of JSON, {MAX_STATE_CHARS / 1e6:.0f} are allowed, since "
-                "every turn keeps a copy: leave out what no goal, milestone or cost reads"
+                f"{name} takes {len(text) / 1e6:.1f} million characters of JSON, {MAX_STATE_CHARS / 1e6:.0f} are allowed, "
+                "since every turn keeps a copy: leave out what no goal, milestone or cost reads"
             )
         copy = json.loads(text)
     except UnicodeEncodeError:
