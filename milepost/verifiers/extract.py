@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from milepost.types import RecipeError
 from milepost.verifiers.around import REACH, is_denied, is_part
+from milepost.verifiers.prose import without_courtesy
 
 Policy = Literal["boxed", "tag", "marker", "line", "whole"]
 POLICIES: tuple[Policy, ...] = ("boxed", "tag", "marker", "line", "whole")
@@ -109,7 +110,8 @@ def extract(
     boxed: the last complete \boxed{…} or \fbox{…}, braces balanced, or \boxed 5; a box within a box is that answer too.
     tag: the last complete <answer>…</answer>; of several openings the last one counts.
     marker: what follows the last #### on its line; the number alone where prose without any other digit follows it.
-    line: the last line that is not blank. whole: all that was said.
+    line: the last line that is not blank, without courtesies behind its answer ("I hope it is correct."); a line that is
+    nothing else is passed over. whole: all that was said.
     A sequence of policies is tried in order: the first that finds anything decides. Raises ValueError for unknown ones.
     """
     policies = places_of(policy)
@@ -133,7 +135,9 @@ def _find(said: str, policy: Policy, tag: str, marker: str) -> tuple[str | None,
     if policy == "whole":
         return (said.strip(), "the whole text") if not blank(said) else (None, "nothing was said")
     if policy == "line":
-        last = next((line for line in reversed(said.splitlines()) if not blank(line)), None)
+        lines = [line for line in said.splitlines() if not blank(line)]
+        bare = (without_courtesy(line) for line in reversed(lines))
+        last = next((line for line in bare if not blank(line)), lines[-1] if lines else "")
         return (last.strip(), "the last line") if last else (None, "nothing was said")
     if policy == "boxed":
         return _last_box(said)

@@ -31,8 +31,9 @@ from milepost.verifiers.math_compare import Policy, same
 from milepost.verifiers.math_foreign import is_foreign, read_foreign, same_foreign, separators
 from milepost.verifiers.math_parse import parse
 from milepost.verifiers.math_scan import Node, Unreadable, as_word
-from milepost.verifiers.math_text import MAX_ANSWER_CHARACTERS, after_lead_in, plain, unwrap
+from milepost.verifiers.math_text import MAX_ANSWER_CHARACTERS, plain, unwrap
 from milepost.verifiers.math_value import NoValue, TooLarge, exact, numeric, symbols
+from milepost.verifiers.prose import after_lead_in
 
 DEFAULT_EXTRACT = ("boxed", "tag", "marker", "line")
 SETTINGS = ("extract", "tag", "marker", "opened", "stops", "percent", "units", "rounding", "rel_tol", "abs_tol")

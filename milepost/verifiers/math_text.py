@@ -1,16 +1,11 @@
-"""From any typography to one that the parser reads; and what of a last line is its answer."""
+"""From any typography to one that the parser reads."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-from milepost.verifiers.around import REACH, is_denied
-
 MAX_ANSWER_CHARACTERS = 2000
-
-_LEAD_IN = re.compile(r"(?:answer|result)(?:\*\*)?\s*(?:is|:|=)(?:\*\*)?\s*:?", re.IGNORECASE)
-_SEGMENT = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 
 
 def close_of(text: str, start: int) -> int | None:
@@ -25,17 +20,6 @@ def close_of(text: str, start: int) -> int | None:
             return at
         at += 1
     return None
-
-
-def after_lead_in(line: str) -> str:
-    """What a line answers: what follows "the answer is", or its only formula, or all of it."""
-    if lead := list(_LEAD_IN.finditer(line)):
-        line = line[lead[-1].end() :]
-    elif len(formulas := list(_SEGMENT.finditer(line))) == 1:
-        only = formulas[0]
-        if not is_denied(line[max(0, only.start() - REACH) : only.start()], line[only.end() : only.end() + REACH]):
-            line = "".join(part or "" for part in only.groups())
-    return line.strip().strip("*").strip()
 
 
 # --- one typography -------------------------------------------------------------------------------------------------

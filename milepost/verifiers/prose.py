@@ -1,0 +1,98 @@
+r"""What a line of prose answers: neither what leads to its answer nor the courtesies behind it.
+
+    after_lead_in("So the answer is 17.")                                 -> "17."
+    after_lead_in("答えは17です。")                                         -> "17"
+    without_courtesy("The answer is $17$. I hope it is correct.")         -> "The answer is $17$."
+    without_courtesy("The answer is $17$. I hope it is not correct.")     -> the same, for that says something
+
+Of lead-ins the last one of a line counts; those of the languages in `LANGUAGES` are known.
+"""
+
+from __future__ import annotations
+
+import re
+
+from milepost.verifiers.around import REACH, is_denied
+
+# --- lead-ins -------------------------------------------------------------------------------------------------------
+
+_SPACED = {
+    "German": (r"(?:Antwort|Ergebnis|Lösung)", r"(?:ist|lautet|beträgt)"),
+    "French": (r"(?:réponse|résultat)(?: finale?| correcte?)?", r"(?:est|vaut)"),
+    "Spanish": (r"(?:respuesta|resultado)(?: final| correct[ao])?", r"es"),
+    "Portuguese": (r"(?:resposta|resultado)(?: final| corret[ao])?", r"é"),
+    "Italian": (r"(?:risposta|risultato)(?: finale| corrett[ao])?", r"(?:è|vale)"),
+    "Russian": (r"(?:ответ|результат)", r"равен"),
+}
+_UNSPACED = {
+    "Chinese": (r"(?:答案|结果|結果)", r"[是为為]"),
+    "Japanese": (r"(?:答え|解答|正解)", r"は"),
+    "Korean": (r"(?:정답|답)", r"[은는]"),
+}
+"""The words for answer and result, and the verb between them and it where no colon or dash is."""
+LANGUAGES = ("English", *_SPACED, *_UNSPACED)
+_LETTER = r"[^\W\d_]"
+
+_LEAD_IN = re.compile(
+    "|".join([
+        r"(?:answer|result)(?:\*\*)?\s*(?:is|:|=)(?:\*\*)?\s*:?",
+        *(rf"(?<!{_LETTER}){word}(?:\*\*)?\s*(?:{verb}(?!{_LETTER})|[:=]|[—–](?=\s))(?:\*\*)?\s*:?"
+          for word, verb in _SPACED.values()),
+        *(rf"{word}(?:\*\*)?\s*(?:{verb}|[:：=])(?:\*\*)?\s*[:：]?" for word, verb in _UNSPACED.values()),
+    ]),
+    re.IGNORECASE,
+)  # fmt: skip
+_VERB_BEHIND = re.compile(r"\s*(?:(?:です|である|だ|となります|になります|입니다|이다)[\s*]*[。.]?|。)[\s*]*\Z")
+"""Of Japanese and Korean. What says "is not" ends otherwise."""
+_SEGMENT = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
+
+
+def after_lead_in(line: str) -> str:
+    """What a line answers: what follows "the answer is", or its only formula, or all of it."""
+    line = without_courtesy(line)
+    if lead := list(_LEAD_IN.finditer(line)):
+        line = _VERB_BEHIND.sub("", line[lead[-1].end() :])
+    elif len(formulas := list(_SEGMENT.finditer(line))) == 1:
+        only = formulas[0]
+        if not is_denied(line[max(0, only.start() - REACH) : only.start()], line[only.end() : only.end() + REACH]):
+            line = "".join(part or "" for part in only.groups())
+    return line.strip().strip("*").strip()
+
+
+# --- courtesies -----------------------------------------------------------------------------------------------------
+
+# A courtesy says nothing: no digit, no formula, no letter alone, and none of the words by which a sentence takes back.
+_SAYS_MORE = (
+    "not|no|never|none|nor|wrong|incorrect|mistaken|mistakes?|errors?|but|yet|however|actually|instead|rather|although|though"
+    "|unless|except|otherwise|wait|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+)
+_WORD = rf"(?:[ ,]+(?!(?:{_SAYS_MORE})\b|[a-z]+n['’]t\b)(?:[a-z]{{2,20}}(?:['’][a-z]{{1,3}})?|i|a)(?![\w'’]))"
+_ABOUT_HELP = r"(?=[^.!?]*\b(?:questions?|help|clarif\w+|expla\w+|details?|steps?|know|ask|unclear)\b)"
+_COURTESY = re.compile(
+    r"(?:(?<=[^\w\s,;:+=<>(\\-])\s+|\A\s*)\**(?:"
+    rf"(?:(?:i|we)[ ]+)?(?:(?:really|sincerely|do)[ ]+)?hope(?:fully)?{_WORD}{{1,12}}"
+    r"|(?:(?:and|so|please|just)[ ,]+){0,3}(?:let (?:me|us) know|feel free|reach out|(?:do not|don['’]t) hesitate)"
+    rf"{_WORD}{{0,24}}"
+    rf"|(?:should|if){_ABOUT_HELP}{_WORD}{{1,24}}"
+    rf"|(?:do you have|is there anything|would you like){_ABOUT_HELP}{_WORD}{{1,12}}"
+    rf"|(?:many )?thank(?:s| you){_WORD}{{0,10}}"
+    r"|have an? (?:great|nice|good|wonderful|lovely) (?:day|time|week|weekend)(?: ahead)?"
+    rf"|(?:good luck|best of luck|you['’]re welcome|(?:glad|happy) (?:to|i)){_WORD}{{0,8}}"
+    r"|best regards|my pleasure|happy (?:learning|studying|solving|calculating|coding)"
+    rf"|i(?: am|['’]m) (?:glad|happy|here){_WORD}{{0,8}}"
+    r")\s*[.!?…]*\**\s*[^\w\s\\${}()<>\[\]#|^=]{0,6}\s*\Z",
+    re.IGNORECASE,
+)
+_LONGEST = 400
+
+
+def without_courtesy(text: str) -> str:
+    """The text without closing sentences such as "I hope it is correct." or "Let me know if you have questions!"; "" if it
+    holds nothing else. What they say beside that, such as "not" or a number, keeps them."""
+    for _ in range(4):
+        tail = max(0, len(text) - _LONGEST)
+        found = _COURTESY.search(text, tail) if tail else _COURTESY.search(text)
+        if not found or (tail and found.start() == tail):
+            return text
+        text = text[: found.start()]
+    return text
