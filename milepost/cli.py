@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from milepost import __version__
+from milepost.kept import refused_exits
 from milepost.tune import tune_process
 from milepost.types import MilepostError
 
@@ -26,7 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may know ASCII only, and a text half a character
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return args.run(args)
+        with refused_exits():
+            return args.run(args)
+    except SystemExit as error:  # of a function that a recipe names, where nobody turned it into a fact
+        print(
+            f"milepost: a function of yours called sys.exit({error.code!r}), which ends the command; raise an exception",
+            file=sys.stderr,
+        )
+        return 1
     except MilepostError as error:
         print(f"milepost: {error}", file=sys.stderr)
         return 1 if type(error).__name__ == "RunStopped" else 2

@@ -1,4 +1,5 @@
-"""A process together with all that it starts: its keeper ends what is left, however it ended. Standard library only.
+"""A process together with all that it starts: its keeper ends what is left, however it ended; and how a process is not
+ended by what it calls. Standard library only.
 
     caller → keeper → work → whatever that starts
 
@@ -13,7 +14,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -45,6 +46,28 @@ def keep(work: Callable[[], None], parent: int) -> NoReturn:
         _end_as(status)
     finally:
         os._exit(1)
+
+
+class EndedProcess(RuntimeError):
+    """Somebody's function wanted to end the process that called it."""
+
+
+@contextlib.contextmanager
+def refused_exits() -> Iterator[None]:
+    """Meanwhile `os._exit` raises EndedProcess in this process, though not in its forks: an environment or predicate that
+    runs here would end the training without a word, and nothing could say which it was."""
+    me, leave = os.getpid(), os._exit
+
+    def exit_or_raise(status: int) -> NoReturn:
+        if os.getpid() != me:
+            leave(status)
+        raise EndedProcess(f"os._exit({status}) was called, which would have ended Milepost itself")
+
+    os._exit = exit_or_raise
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 def die_with(parent: int, how: int) -> None:

@@ -109,6 +109,8 @@ SPARK_METRICS = ("reward/mean", "success/train", "groups/constant|groups/constan
                  "episodes/truncated|truncated/share",
                  "extractable/rate", "entropy/mean", "drift/nats_per_token", "kl/k3", "mismatch/mean_abs", "grad_norm",
                  "sft/loss")  # fmt: skip
+NO_FACTS = ("status", "created", "preflight")
+"""What of a run's description the page says elsewhere, or `milepost preflight` better."""
 STAGE_NAMES = {"base": "Base model", "sft": "After SFT", "grpo": "After GRPO", "train": "After GRPO", "test": "At the end"}
 FILES = (("store.sqlite", "metrics, every episode (ids, log-probs, rewards by part), evaluations, events"),
          ("recipe.toml", "the recipe as given"), ("recipe.json", "the resolved recipe"),
@@ -248,7 +250,8 @@ def _validation(run: Run) -> list[EvalReport]:
 
 def table_rows(run: Run) -> list[dict[str, str]]:
     """One row per test evaluation; of validation, the first and the best while there is no test."""
-    named = [(stage_name(e.phase), EvalReport.from_json(e.report)) for e in run.evals("test")]
+    as_began = lambda e: " (step 0, as it began)" if e.phase == "grpo" and e.step == 0 else ""  # noqa: E731
+    named = [(stage_name(e.phase) + as_began(e), EvalReport.from_json(e.report)) for e in run.evals("test")]
     if not named:
         reports = _validation(run)
         best = max(reports, key=lambda r: (r.success, -r.step), default=None)
@@ -399,12 +402,14 @@ def _page(run: Run) -> dict[str, Any]:
         "formula": run.formula.strip(),
         "toml": run.toml.strip(),
         "recipe": json.dumps(recipe, indent=2, ensure_ascii=False),
-        "facts": [(key, _fact(value)) for key, value in run.meta().items() if key not in ("status", "created")],
+        "facts": [(key, _fact(value)) for key, value in run.meta().items() if key not in NO_FACTS and value],
         "files": files,
     }
 
 
 def _fact(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
 
 

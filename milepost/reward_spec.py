@@ -306,7 +306,7 @@ def _judge(
         reward = _verdict(spec, env_spec, task, episode, lengths or (episode.num_sampled,), scores)
     except OutOfBounds as error:
         return Reward.unscorable(f"out of bounds: {error.args[0]}"), error.args[1]
-    except Exception as error:  # an author's predicate: what it cannot judge is not a zero
+    except (Exception, SystemExit) as error:  # an author's predicate: what it cannot judge is not a zero
         return Reward.unscorable(f"error: {type(error).__name__}"), f"the reward raised {type(error).__name__}: {error}"
     name, sentence = _out_of_bounds(spec, episode, reward)
     return (Reward.unscorable(f"out of bounds: {name}"), sentence) if name else (reward, "")

@@ -137,7 +137,7 @@ def holds(spec: EnvSpec, task: Task, start: State, state: State) -> bool:
     """The goal. Raises Unplayable if it raises."""
     try:
         return spec.goal.holds(task, start, state)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Unplayable(spec, task, f"goal: {type(error).__name__}: {error}") from error
 
 

@@ -174,7 +174,7 @@ def _read_datasets(source: SourceSection, seed: int, setting: str) -> SourceRows
         raise RecipeError(f"{setting}.params does nothing for a data set saved to disk; remove it")
     try:
         held = datasets.load_from_disk(path) if saved else datasets.load_dataset(path, **source.params)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RecipeError(f"{setting}.path = {source.path!r} cannot be loaded as a data set: {_short(error)}; check the "
                           "path, its params and the network") from error  # fmt: skip
     return rows_in_memory(held, source_name(source), source.weight, source.size)
@@ -227,7 +227,7 @@ def _read_function(source: SourceSection, seed: int, setting: str) -> SourceRows
         with isolated_random(seed, name):
             made = function(**arguments)
             rows, bad = _number(itertools.islice(made, source.size) if source.size else made, name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         given = ", ".join(sorted(arguments)) or "nothing"
         raise RecipeError(f"{setting}.path = {source.path!r}: the function raised {type(error).__name__}: {_short(error)}; "
                           f"it was called with {given} and must return rows") from error  # fmt: skip
@@ -267,7 +267,7 @@ def generated(generate: Generate, size: int, seed: int, params: Mapping[str, Any
     try:
         signature.bind(size, seed, **params)
         return list(itertools.islice(generate(size, seed, **params), size))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = _line_of(error, getattr(generate, "__code__", None))
         if where is None or isinstance(error, RecipeError):  # it never began, or says itself what is wrong
             raise RecipeError(f"{setting}: {_short(error)}; the environment takes {known}") from error
@@ -277,7 +277,7 @@ def generated(generate: Generate, size: int, seed: int, params: Mapping[str, Any
         ) from error
 
 
-def _line_of(error: Exception, code: CodeType | None) -> str | None:
+def _line_of(error: BaseException, code: CodeType | None) -> str | None:
     """The innermost line of the function's own file that the error went through; without one, the innermost of all. None
     where nothing of the function ran."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
@@ -299,7 +299,7 @@ def load_named(spec: str, setting: str, kind: str, fits: Callable[[Any], bool], 
         raise RecipeError(f"{setting} = {spec!r} must look like module:{kind} or file.py:{kind}")
     try:
         module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RecipeError(f"{setting} = {spec!r}: {where} cannot be imported ({type(error).__name__}: {_short(error)}); "
                           "check the name and where it is run from") from error  # fmt: skip
     found = getattr(module, name, None)

@@ -98,7 +98,7 @@ def _asked(what: str, function: Callable[..., Any], *facts: Any) -> Any:
     """What a function of the environment's author says of facts."""
     try:
         return function(*facts)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Garbage(f"{what} raised {type(error).__name__}: {error}") from error
 
 

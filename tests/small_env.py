@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -102,7 +103,17 @@ def no_tasks(size, seed):
     raise OSError("no words")
 
 
-UNSUPPLIED = replace(SPEC, generate=no_tasks)
+def exits(size, seed):
+    os._exit(0)
+    yield {}
+
+
+def leaves(size, seed):
+    sys.exit("bye")
+    yield {}
+
+
+UNSUPPLIED, EXITING, LEAVING = (replace(SPEC, generate=each) for each in (no_tasks, exits, leaves))
 HANGING, BROKEN, ENDING = (replace(SPEC, make=make) for make in (Hanging, Broken, Ending))
 
 

@@ -127,7 +127,8 @@ def test_svg_pictures_need_no_network() -> None:
 # --- the tutorial ---------------------------------------------------------------------------------------------------
 
 SHORTER = (("range(2000)", "range(120)"), ("steps = 150", "steps = 2"), ("prompts_per_step = 16", "prompts_per_step = 4"),
-           ("sft.steps=100 grpo.steps=20", "sft.steps=2 grpo.steps=1"), ("--seeds 0,1", "--seeds 0"))  # fmt: skip
+           ("sft.steps=100 grpo.steps=20", "sft.steps=2 grpo.steps=1"), ("--seeds 0,1", "--seeds 0"),
+           ("--paired runs/run\n", "--paired runs/run || true\n"))  # fmt: skip
 
 
 def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

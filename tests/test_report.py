@@ -143,10 +143,15 @@ def test_values_that_are_not_finite_do_not_break_the_page(run: Run) -> None:
     show(run.path)
 
 
+def test_a_table_tells_that_no_step_was_better_than_the_start(run: Run) -> None:
+    run.add_eval("grpo", 0, report(0.2))
+    assert [row["name"] for row in table_rows(run)] == ["After GRPO (step 0, as it began)"]
+
+
 def test_the_verdict_is_the_standard_bar_between_sft_and_grpo(run: Run) -> None:
     run.add_eval("base", 0, report(0.05))
     run.add_eval("sft", 0, report(0.2))
-    run.add_eval("grpo", 0, report(0.5))
+    run.add_eval("grpo", 2, report(0.5))
     run.add_eval("control_sft", 0, report(0.25))
     run.add_eval("control_random", 0, report(0.2))
     verdict = judge(run)

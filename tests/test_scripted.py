@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import counter_env
 import pytest
 import small_env
 
+from milepost.cli import main
 from milepost.env import EnvSpec
 from milepost.hosts import Hosts
+from milepost.kept import EndedProcess, refused_exits
 from milepost.scripted import Named, Texts, Unplayable, demonstrator, play_script, problems
 from milepost.types import RecipeError, Task
 
@@ -71,3 +75,26 @@ def test_a_script_that_is_none_is_told(script, detail):
     with pytest.raises(Unplayable) as error:
         play_script(small_env.SPEC, LETTERS, script)
     assert error.value.detail == detail
+
+
+def test_what_would_end_milepost_raises_and_forks_end_as_they_like():
+    usual = os._exit
+    with refused_exits():
+        with pytest.raises(EndedProcess, match=r"os\._exit\(3\) was called"):
+            os._exit(3)
+        if (pid := os.fork()) == 0:
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        with pytest.raises(Unplayable, match=r"step: milepost\.kept\.EndedProcess|EndedProcess: os\._exit\(0\)"):
+            play_script(small_env.ENDING, LETTERS, small_env.gold)  # in a thread of this process
+    assert os._exit is usual
+
+
+@pytest.mark.parametrize(("named", "said"), [("EXITING", "os._exit(0) was called"), ("LEAVING", "SystemExit")])
+def test_a_generator_that_ends_the_process_is_one_sentence(tmp_path, capsys, named, said):
+    (tmp_path / "r.toml").write_text(
+        f'[env]\nname = "small_env:{named}"\n[[tasks.sources]]\nkind = "environment"\nsize = 9\n'
+    )
+    assert main(["check", "reward", str(tmp_path / "r.toml")]) == 2
+    told = capsys.readouterr().err
+    assert said in told and "generate(" in told and told.count("\n") == 1

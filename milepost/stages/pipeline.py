@@ -84,6 +84,8 @@ def test_all(session: Session) -> dict[str, EvalReport]:
         if (stage, step) in tested:
             reports[stage] = tested[stage, step]
             continue
+        if stage == "grpo" and step == 0 and session.tasks.validation:
+            say("no step of GRPO did better on validation than step 0: what is tested is where it began")
         load_weights(session.policy, folder)
         # As in training: the updates that its own stage's learner made, so that episodes tell which weights made them.
         session.sampler.load(0 if stage == "base" else read_plain(folder.parent)[0]["num_steps"])
