@@ -419,8 +419,7 @@ def test_correct_wrong_unextractable_and_unscorable_are_four_things():  # cases 
 
 @pytest.mark.parametrize(
     "gold",
-    ["\frac12", "\text{cm}", "\b", r"\frac{1}{", "", "   ", "1/0", "0^0", "9^{9^{9^9}}", "(1,", r"\unknown{3}",
-    "5!!!!!!!!!", "10^{10^{6}}",
+    ["\frac12", "\text{cm}", "\b", r"\frac{1}{", "", "   ", "1/0", "0^0", "(1,", r"\unknown{3}",
      None, True, [1], {"a": 1}, r"\boxed{}", "1" * 3000, "(" * 300 + "1" + ")" * 300, r"x +", r"\sqrt{", "2 3 4"],
 )  # fmt: skip
 def test_gold_that_cannot_be_read_is_a_cause_and_a_sentence(gold):  # case D15

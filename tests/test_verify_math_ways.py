@@ -6,7 +6,7 @@ EQUAL and DIFFERENT hold (gold, answer).
 import pytest
 
 from milepost.verifiers.extract import extract
-from milepost.verifiers.math import check_gold, score
+from milepost.verifiers.math import check_gold, right, score, wrong
 from milepost.verifiers.math_intervals import pieces
 from milepost.verifiers.math_parse import parse
 
@@ -65,6 +65,45 @@ EQUAL = {
         ("x<1 or x>2", "x<1 ∨ x>2"), ("x>1 and y>2", "y>2 and x>1"), (r"p \land q", r"q \land p"), ("5", "x=y=5"),
         ("5", "5=x"),
     ],
+    "sets by a condition": [
+        (r"\{x \mid x > 2\}", r"(2,\infty)"), (r"\{x : x \in \mathbb{R}, x>2\}", "x>2"),
+        ("(2,\\infty)", r"\{x \mid x > 2\}"),
+        (r"\left\{ x \in \mathbb{R} \,\middle|\, x\ge 2 \right\}", r"[2,\infty)"), (r"\{t ∣ t ≤ 0\}", r"(-\infty,0]"),
+        (r"\{x | -1 < x \le 3\}", "(-1,3]"), (r"\{x\mid x>1 \text{ and } x<2\}", "1<x<2"), (r"\{x: x>1, x<2\}", "(1,2)"),
+        (r"\{x: x<1 \text{ or } x>2\}", r"(-\infty,1)\cup(2,\infty)"),
+        (r"(-\infty,1)\cup(2,\infty)", r"\{x|x<1\lor x>2\}"),
+        (r"\{x\mid x\ne 2\}", r"x \ne 2"), (r"\{x\mid x\ne 1, x\neq 2\}", r"\mathbb{R}\setminus\{1,2\}"),
+        (r"\{x \mid x=1 \text{ or } x=2\}", r"\{2,1\}"), (r"\{x : x \in [1,2]\}", "[1,2]"),
+        (r"\{x \mid x \in \mathbb{R}\}", r"(-\infty,\infty)"), (r"\{\theta : 0<\theta<\pi\}", r"(0,\pi)"),
+    ],
+    "one for every whole number": [
+        (r"\{\frac{\pi}{6}+2k\pi, k\in\mathbb{Z}\}", r"x=\frac{\pi}{6}+2\pi k, k\in\mathbb{Z}"),
+        (r"\frac{\pi}{6}+2k\pi", r"\frac{\pi}{6}+2k\pi \quad (k \in ℤ)"), (r"\{2k\pi \mid k\in\mathbb Z\}", r"2\pi k"),
+        (r"\{k\pi, 1+k\pi, k\in\mathbb{Z}\}", r"1+k\pi, k\pi \text{ where } k \in \mathbb{Z}"),
+    ],
+    "degrees of temperature": [
+        (r"20^\circ\text{C}", r"20\text{ °C}"), (r"20^\circ\text{C}", "20 °C"), (r"20^{\circ}\mathrm{C}", "20°C"),
+        (r"20^\circ\text{C}", "20 degrees Celsius"), (r"20\text{ °C}", r"20\text{ degrees Celsius}"), ("20 °C", "20℃"),
+        ("20 °C", r"20^{\circ}\text{ Celsius}"), (r"-4^\circ\text{F}", "-4 degrees Fahrenheit"), ("68 °F", r"68^\circ F"),
+        ("20 °C", "20"), ("20", "20°C"), (r"\text{20 °C}", r"20\,^{\circ}\mathrm{C}"), ("68℉", r"68\text{ degrees F}"),
+    ],
+    "numbers in words": [
+        ("three", "3"), ("3", r"\text{three}"), ("3", "Three"), ("12", "twelve"), ("zero", "0"), ("2, 3", "two, three"),
+        (r"\text{Two}", "2.0"), ("3 cm", "three"),
+    ],
+    "repeating decimals": [
+        ("1/6", "0.1(6)"), ("0.1(6)", "1/6"), ("-7/12", "-0.58(3)"), ("x=1/6", "x = 0.1(6)"),
+        ("1/6, 5/6", "0.1(6), 0.8(3)"),
+        ("1/6 cm", r"0.1(6)\text{ cm}"), ("1/6", "0.1(6) cm"), ("1/6, 5/6", r"0.1(6) or 0.8(3)"),
+        (r"1/6, 5/6", r"0.1(6) \text{ or } 0.8(3)"), ("6x", "1.5(4)x"),
+        ("6", "1.5(4)(1)"), ("7", "1 + 1.5(4)"), ("12", "2*1.5(4)"), ("6", "(1.5)(4)"), ("8", "2(4)"),
+        ("1.5x+6", "1.5(x+4)"),
+    ],
+    "vectors": [
+        (r"\vec{i}", r"\mathbf{i}"), (r"2\mathbf{i}+3\mathbf{j}", r"2\vec{i}+3\vec{j}"),
+        (r"\hat{\imath}-\hat{k}", r"\mathbf{i}-\mathbf k"),
+        (r"\vec{a}+\vec b", r"\mathbf{b}+\mathbf{a}"), (r"\mathbf{0}", r"\vec{0}"), (r"\overrightarrow{v}", r"\vec{v}"),
+    ],
     "names": [
         ("(a,b)=(1,2)", "(b,a)=(2,1)"), ("(1,2)", "(y,x)=(2,1)"), ("(1,2)", "y=2, x=1"), ("x=1, y=2", "1, 2"),
         ("(2,3)", "(m,b)=(2,3)"),
@@ -110,6 +149,38 @@ DIFFERENT = {
         ("0", "0.(3)"),
     ],
     "labels": [("27", r"\textbf{(E) } 28"), ("27", "(E) A"), ("27", "(A) 27 (B) 28"), ("5", "A. 5, B. 6")],
+    "sets by a condition": [
+        (r"\{x \mid x > 2\}", r"[2,\infty)"), (r"\{x \mid x > 2\}", r"(-\infty,2)"), (r"\{x \mid x > 2\}", "x>3"),
+        (r"(2,\infty)", r"\{x \in \mathbb{Z} \mid x>2\}"), (r"(2,\infty)", r"\{y \mid x>2\}"),
+        ("(2,\\infty)", r"\{x \mid 2\}"),
+        (r"(-\infty,1)\cup(2,\infty)", r"\{x \mid x<1 \text{ and } x>2\}"), ("(1,2)", r"\{x \mid x>1 \text{ or } x<2\}"),
+        (r"\{1,2\}", r"\{x \mid x=1, x=2\}"), ("2", r"\{x \mid x > 2\}"), (r"(2,\infty)", r"\{x \mid x>2, x\ne 3\}"),
+        (r"\mathbb{R}", r"\{x \mid x\ne 2\}"), ("(2,\\infty)", r"\{x \mid x > 2"), (r"\{1,2\}", r"\{x \mid 1<x<2\}"),
+    ],
+    "one for every whole number": [
+        (r"\{\frac{\pi}{6}+2k\pi, k\in\mathbb{Z}\}", r"\frac{\pi}{6}+k\pi"),
+        (r"\{2k, k\in\mathbb{Z}\}", r"2k, k\in\mathbb{N}"),
+        (r"\{2k, k\in\mathbb{Z}\}", "2"), (r"\{2k, k\in\mathbb{Z}\}", r"2k+1, k\in\mathbb{Z}"),
+        ("2", r"2, k\in\mathbb{Z}"),
+    ],
+    "degrees of temperature": [
+        ("20 °C", "20 °F"), ("20 °F", r"20^\circ\text{C}"), ("20 °C", "21 °C"), ("20 °C", r"20^\circ"),
+        (r"20^\circ", "20 °C"),
+        ("20 °C", "-20 °C"), ("20 °C", "68 °F"), ("20 °C", "20 K"), ("20 degrees Celsius", "20 degrees Fahrenheit"),
+    ],
+    "numbers in words": [
+        ("3", "four"), ("three", "4"), ("3", "three or four"), ("3", "thirty"), ("23", "twenty three"), ("-3", "three"),
+        ("3", "not three"), ("3", "minus three"), ("13", "thirteen"), ("3", "one, two, three"), ("one third", "1"),
+    ],
+    "repeating decimals": [
+        ("1/6", "0.1(7)"), ("1/6", "0.(16)"), ("0.6", "0.1(6)"), ("0.16", "0.1(6)"), ("0.1(6)", "0.16"),
+        ("9.2", "1.5(3)+0.2"),
+        ("1.5333", "1.5(3)"),
+    ],
+    "vectors": [
+        (r"\vec{i}", r"\mathbf{j}"), (r"2\mathbf{i}+3\mathbf{j}", r"3\vec{i}+2\vec{j}"), (r"\vec{AB}", r"\vec{BA}"),
+        (r"\vec{0}", r"\vec{i}"),
+    ],
     "separators": [("1000000", "1.000.00"), ("1000", "1'00"), ("1000", "1_000"), ("1.5", "1.5 x 10^3"), ("1000",
     "1.000")],
 }  # fmt: skip
@@ -129,6 +200,26 @@ def test_equal_however_written(kind):
 def test_different_however_close(kind):
     failed = [(g, a) for g, a in DIFFERENT[kind] for text in (a, rf"So \boxed{{{a}}}.") if value(text, g) == 1]
     assert not failed
+
+
+@pytest.mark.parametrize("gold", ["2^{1000000}", "9^{9^{9^9}}", "10^{10^{6}}", "5!!!!!!!!!", "x=2^{1000000}"])
+def test_what_is_too_large_to_compute_is_right_if_it_is_written_alike(gold):
+    assert check_gold(gold) is None and value(rf"So \boxed{{{gold}}}.", gold) == value(f" ${gold}$", gold) == 1
+    for other in (gold.replace("0", "1").replace("9", "8").replace("5", "6"), f"{gold}+1", f"{gold}, 1", "1", "0", "x"):
+        assert value(rf"\boxed{{{other}}}", gold) == 0
+    assert value(r"\boxed{2^{1000000}}", "5") == 0
+    compared = score(answer=r"\boxed{2^{1000001}}", gold="2^{1000000}")["compared"]
+    assert "too large to compute, and not written alike" in compared
+    assert {value(text, gold) for text in right(gold)} == {1} and {value(text, gold) for text in wrong(gold)} == {0}
+
+
+def test_golds_that_are_sets_say_what_would_be_read():
+    for gold in (r"\{x \in \mathbb{Z} \mid x>2\}", r"\{x : x>2, x\ne 3\}", r"\{(x,y) \mid x>y\}", r"\{x | x > a\}"):
+        problem = check_gold(gold)
+        assert "write a set as an interval, a union of intervals, a list of its members or" in problem
+        assert "Exception" not in problem
+    assert check_gold(r"\frac{\pi}{6}+2k\pi") is None  # as the sentence says
+    assert "write a set" not in check_gold(r"\frac{1}{") and "Exception" not in check_gold(r"\int_0^1 \foo dx")
 
 
 # --- boxes that are not the answer ----------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def score(*, answer: str, gold: Any, **params: Any) -> dict[str, Any]:
     try:
         right, readable = _judge(known, text, _policy(known, params))
     except (TooLarge, RecursionError):
-        return _result(0.0, None, text, True, "the answer is too large to compute")
+        return _result(0.0, None, text, True, f"{text[:200]!r} or the gold is too large to compute, and not written alike")
     if not right and not readable and prose:
         return _result(0.0, None, None, False, f"not an answer: {text[:100]!r}")
     how = "is" if right else "is not" if readable else "cannot be read, and is not"
@@ -158,8 +158,10 @@ def check_gold(gold: Any, **params: Any) -> str | None:
             _evaluate(known.tree)
     except Unreadable as error:
         return f"the gold {text[:80]!r} cannot be read: {error}"
-    except (TooLarge, RecursionError):
-        return f"the gold {text[:80]!r} is too large to compute"
+    except TooLarge:
+        return None  # what is written in the same way is right
+    except RecursionError:
+        return f"the gold {text[:80]!r} is nested too deep"
     except NoValue as error:
         return f"the gold {text[:80]!r} has no value: {error}"
     return None
@@ -196,14 +198,31 @@ def _read_gold(text: str) -> Gold:
         return Gold(text, ("sym", letter), None, letter)
     try:
         tree = parse(text)
-    except Unreadable:
+    except Unreadable as error:
         if not is_foreign(text):
-            raise
-        if not same_foreign(read_foreign(text), read_foreign(text)):
-            raise Unreadable("math-verify does not find it equal to itself") from None
+            raise Unreadable(_instead(text, str(error))) from None
+        try:
+            is_read = same_foreign(read_foreign(text), read_foreign(text))
+        except Unreadable:
+            raise Unreadable(_instead(text, f"{error}, and math-verify cannot read it either")) from None
+        if not is_read:
+            raise Unreadable(_instead(text, "math-verify does not find it equal to itself")) from None
         return Gold(text, None, None, None)
     other = _alternative(text, tree)
     return Gold(text, other, None, None) if other and _one(tree) else Gold(text, tree, other, None)
+
+
+_SET = re.compile(r"\\\{|\\mid(?![A-Za-z])|\\in(?![A-Za-z])|\\mathbb")
+
+
+def _instead(text: str, why: str) -> str:
+    """Why a gold cannot be read, and what would be."""
+    if len(text) > MAX_ANSWER_CHARACTERS or not _SET.search(plain(text)):
+        return why
+    return (
+        f"{why}; write a set as an interval, a union of intervals, a list of its members or, with a member for every whole "
+        r"number k, as their formula alone: \frac{\pi}{6}+2k\pi"
+    )
 
 
 def _one(tree: Node) -> bool:
@@ -265,13 +284,20 @@ def _wrap(text: str, params: dict[str, Any]) -> str:
     return forms.get(place, text)
 
 
+def _exact(tree: Node) -> Fraction | None:
+    try:
+        return exact(tree)
+    except TooLarge:
+        return None
+
+
 def right(gold: Any, **params: Any) -> list[str]:
     """Completions that say the gold in other ways and must score 1. Empty for a gold that cannot be read."""
     if check_gold(gold, **params):
         return []
     text = _gold_text(gold)
     known = _read_gold(text)
-    value = exact(known.tree) if known.tree is not None and known.tree[0] not in ("pct", "base") else None
+    value = _exact(known.tree) if known.tree is not None and known.tree[0] not in ("pct", "base") else None
     forms = [text, f" {text} ", f"${text}$" if "$" not in text else text]
     if value is not None and max(value.numerator.bit_length(), value.denominator.bit_length()) < 1000:
         sign, top, bottom = "-" if value < 0 else "", abs(value.numerator), value.denominator
@@ -294,7 +320,7 @@ def wrong(gold: Any, **params: Any) -> list[str]:
         return []
     text = _gold_text(gold)
     known = _read_gold(text)
-    value = exact(known.tree) if known.tree is not None else None
+    value = _exact(known.tree) if known.tree is not None else None
     near: list[str] = []
     if value is not None and max(value.numerator.bit_length(), value.denominator.bit_length()) < 1000:
         for other in (value + 1, value - 1, -value, 10 * value, value + Fraction(1, 1000), 2 * value + 3):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from milepost.verifiers.math_intervals import Piece, pieces
+from milepost.verifiers.math_intervals import FLIP, Piece, as_interval, pieces
 from milepost.verifiers.math_scan import Node
 from milepost.verifiers.math_units import Unit, read_unit
 from milepost.verifiers.math_value import DIGITS, POINTS, NoValue, TooLarge, exact, numeric, same_value, symbols
@@ -21,9 +21,10 @@ _WORDS: dict[str, Node] = {
                      "set of all real numbers"), ("word", "set of r")),
     **dict.fromkeys(("no solution", "no solutions", "the empty set", "empty set"), ("set", ())),
     "dne": ("word", "does not exist"),
+    **{word: ("num", Fraction(number)) for number, word in enumerate(
+        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"])},
 }  # fmt: skip
 """Words that name what has a sign as well."""
-_FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ def _pieces(node: Node) -> tuple[Node, ...] | None:
 
 
 def _intervals(items: tuple[Node, ...]) -> tuple[Node, ...]:
-    return tuple(_as_interval(item) or item for item in items)
+    return tuple(as_interval(item) or item for item in items)
 
 
 def _distinct(items: tuple[Node, ...], policy: Policy) -> tuple[Node, ...]:
@@ -257,7 +258,7 @@ def _relations(gold: Node, answer: Node, policy: Policy) -> bool:
         return same(
             gold_value if gold_value is not None else gold, answer_value if answer_value is not None else answer, policy
         )
-    left, right = _as_interval(gold) or gold, _as_interval(answer) or answer
+    left, right = as_interval(gold) or gold, as_interval(answer) or answer
     return left[0] == right[0] == "group" and same(left, right, policy)
 
 
@@ -289,33 +290,12 @@ def _is_name(node: Node) -> bool:
     return node[0] in ("sym", "word") or called
 
 
-def _as_interval(node: Node) -> Node | None:
-    """x < 3, 0 < x ≤ 5 as the interval that they describe."""
-    if node[0] == "group":
-        return node
-    if node[0] != "rel" or not set(node[1]) <= {"<", ">", "<=", ">="}:
-        return None
-    signs, sides = node[1], node[2]
-    if signs[0] in (">", ">="):
-        signs, sides = tuple(_FLIP[s] for s in reversed(signs)), tuple(reversed(sides))
-    if not set(signs) <= {"<", "<="}:
-        return None
-    infinity: Node = ("const", "infty")
-    if len(signs) == 2 and sides[1][0] == "sym":
-        return ("group", "(" if signs[0] == "<" else "[", ")" if signs[1] == "<" else "]", (sides[0], sides[2]))
-    if len(signs) == 1 and sides[0][0] == "sym" and not symbols(sides[1]):
-        return ("group", "(", ")" if signs[0] == "<" else "]", (("neg", infinity), sides[1]))
-    if len(signs) == 1 and sides[1][0] == "sym" and not symbols(sides[0]):
-        return ("group", "(" if signs[0] == "<" else "[", ")", (sides[0], infinity))
-    return None
-
-
 def _same_relation(gold: Node, answer: Node) -> bool:
     """Chains sign by sign; single ones as "something = 0", "something < 0", up to a constant factor that keeps the sign."""
     if len(gold[1]) != len(answer[1]):
         return False
     if len(gold[1]) > 1:
-        flipped = (tuple(_FLIP.get(s, s) for s in reversed(answer[1])), tuple(reversed(answer[2])))
+        flipped = (tuple(FLIP.get(s, s) for s in reversed(answer[1])), tuple(reversed(answer[2])))
         return any(
             gold[1] == signs and all(same(g, a, Policy()) for g, a in zip(gold[2], sides))
             for signs, sides in (answer[1:], flipped)
@@ -326,7 +306,7 @@ def _same_relation(gold: Node, answer: Node) -> bool:
     ratio = _ratio(("-", *gold[2]), ("-", *answer[2]))
     if ratio is None:
         return False
-    return sign == other if ratio > 0 or sign in ("=", "!=") else sign == _FLIP[other]
+    return sign == other if ratio > 0 or sign in ("=", "!=") else sign == FLIP[other]
 
 
 def _ratio(a: Node, b: Node) -> Any:

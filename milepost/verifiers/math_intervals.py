@@ -9,15 +9,18 @@ depends on a symbol, has none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from milepost.verifiers.math_scan import Node
+from milepost.verifiers.math_scan import Node, Unreadable
 from milepost.verifiers.math_value import DIGITS, NoValue, numeric, same_value, symbols
 
 MAX_PIECES = 50
+NO_CONDITION = "its condition does not compare one symbol with numbers, or not in one interval"
 _INFINITY: Node = ("const", "infty")
+FLIP = {">": "<", "<": ">", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
 @dataclass(frozen=True)
@@ -94,3 +97,66 @@ def _same_end(left: Node, right: Node) -> bool:
 
 def _ending(piece: Piece, high: Node, has_high: bool) -> Piece:
     return Piece(piece.low, piece.has_low, high, has_high)
+
+
+# --- conditions -----------------------------------------------------------------------------------------------------
+
+
+def as_interval(node: Node) -> Node | None:
+    """x < 3, 0 < x ≤ 5 as the interval that they describe."""
+    if node[0] == "group":
+        return node
+    if node[0] != "rel" or not set(node[1]) <= {"<", ">", "<=", ">="}:
+        return None
+    signs, sides = node[1], node[2]
+    if signs[0] in (">", ">="):
+        signs, sides = tuple(FLIP[s] for s in reversed(signs)), tuple(reversed(sides))
+    if not set(signs) <= {"<", "<="}:
+        return None
+    infinity: Node = ("const", "infty")
+    if len(signs) == 2 and sides[1][0] == "sym":
+        return ("group", "(" if signs[0] == "<" else "[", ")" if signs[1] == "<" else "]", (sides[0], sides[2]))
+    if len(signs) == 1 and sides[0][0] == "sym" and not symbols(sides[1]):
+        return ("group", "(", ")" if signs[0] == "<" else "]", (("neg", infinity), sides[1]))
+    if len(signs) == 1 and sides[1][0] == "sym" and not symbols(sides[0]):
+        return ("group", "(" if signs[0] == "<" else "[", ")", (sides[0], infinity))
+    return None
+
+
+def satisfying(name: Node, conditions: list[Node], joined: Callable[[list[Node]], Node]) -> Node:
+    """The set of the real numbers `name` that satisfy all conditions: x > 1 and x <= 5 is (1, 5].
+
+    joined: makes a lower and an upper bound one relation. Raises Unreadable for conditions on anything else, and for those
+    that no interval, set or "all but" says.
+    """
+    conditions = [condition for condition in conditions if condition != ("word", "set of R")]
+    if len(conditions) < 2:
+        return _satisfying(name, conditions[0]) if conditions else ("word", "set of R")
+    parts = [_satisfying(name, condition) for condition in conditions]
+    if all(part[0] == "except" for part in parts):
+        return ("except", tuple(value for part in parts for value in part[1]))
+    return _satisfying(name, joined(conditions))
+
+
+def either(name: Node, conditions: list[Node]) -> Node:
+    """The set of the real numbers `name` that satisfy one condition or another. Raises Unreadable as `satisfying` does."""
+    parts = [_satisfying(name, condition) for condition in conditions]
+    if all(part[0] == "set" for part in parts):
+        return ("set", tuple(value for part in parts for value in part[1]))
+    if all(part[0] in ("group", "set") for part in parts):
+        return ("union", tuple(parts))
+    raise Unreadable(NO_CONDITION)
+
+
+def _satisfying(name: Node, condition: Node) -> Node:
+    if condition[0] in ("group", "set", "union", "except") or condition == ("word", "set of R"):  # x in [1, 2]
+        return condition
+    if condition[0] == "rel" and symbols(condition) == {name[1]}:
+        interval = as_interval(condition)
+        if interval is not None and not any(symbols(end) for end in interval[3]):
+            return interval
+        (sign, *more), (left, *_, right) = condition[1:]
+        value = right if left == name else left
+        if not more and sign in ("=", "!=") and name in (left, right) and not symbols(value):
+            return ("set" if sign == "=" else "except", (value,))
+    raise Unreadable(NO_CONDITION)

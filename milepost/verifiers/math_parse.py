@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from milepost.verifiers.math_intervals import either, satisfying
 from milepost.verifiers.math_scan import (
     FUNCTIONS,
     SCALES,
@@ -40,6 +41,17 @@ _RELATIONS = {
     r"\in": "in", r"\approx": "=", r"\equiv": "=", ":=": "=",
 }  # fmt: skip
 
+_CONDITION = re.compile(
+    r"\s*(\\[A-Za-z]+|[A-Za-z])\s*(?:\\in\s*\\mathbb\s*(?:\{\s*R\s*\}|R)\s*)?(?:\\mid(?![A-Za-z])|\\colon(?![A-Za-z])|[|:])"
+)
+"""The beginning of \\{x \\in \\mathbb{R} \\mid …\\}, behind its brace."""
+
+_WHERE = r"\\text\s*\{\s*(?:where|for|with)\s*\}"
+_WHOLE_NUMBER = re.compile(
+    rf"\s*(?:(?:(?:[,;:|]|\\mid(?![A-Za-z]))\s*(?:{_WHERE})?|{_WHERE})\s*\(?|\()\s*([A-Za-z])\s*\\in\s*"
+    r"\\mathbb\s*(?:\{\s*Z\s*\}|Z)\s*\)?\s*\Z"
+)
+
 
 def parse(text: str, grouped: bool = True) -> Node:
     """The tree of a whole text. Raises Unreadable, also for texts that are too long or nested too deep.
@@ -49,6 +61,7 @@ def parse(text: str, grouped: bool = True) -> Node:
     if len(text) > MAX_ANSWER_CHARACTERS:
         raise Unreadable(f"longer than {MAX_ANSWER_CHARACTERS} characters")
     text = unwrap(plain(text))
+    text = _formula(text)
     if not text:
         raise Unreadable("nothing there")
     if word := as_word(text):
@@ -57,6 +70,16 @@ def parse(text: str, grouped: bool = True) -> Node:
         return _Reader(text, grouped).everything()
     except RecursionError:
         raise Unreadable("nested too deep") from None
+
+
+def _formula(text: str) -> str:
+    """Of "2k\\pi, k \\in \\mathbb{Z}", in braces or not, the formula: it says the same for every whole number k."""
+    inner = text[2:-2] if text.startswith(r"\{") and text.endswith(r"\}") else text
+    found = _WHOLE_NUMBER.search(inner)
+    formula = inner[: found.start()] if found else ""
+    if not found or not re.search(rf"(?<![A-Za-z\\]){found[1]}(?![A-Za-z])", formula):
+        return text
+    return text if re.search(r"[:|]|\\mid|\\[{}]|\\in(?![a-z])", formula) else formula
 
 
 class _Reader(Scanner):
@@ -323,11 +346,25 @@ class _Reader(Scanner):
         if self.take(r"\}"):
             return ("set", ())
         joints: set[str] = set()
+        if begun := _CONDITION.match(self.text, self.at):
+            self.at = begun.end()
+            return self.condition(begun[1])
         inside = self.items(joints)
         self.need(r"\}")
         if joints & {r"\lor", r"\land"}:
             raise Unreadable("a condition in a set")
         return ("set", tuple(inside))
+
+    def condition(self, name: str) -> Node:
+        """The rest of \\{x \\mid x > 2\\}: as an interval, a union, a set or what it leaves out. A comma is an "and"."""
+        joints: set[str] = set()
+        items = self.items(joints)
+        self.need(r"\}")
+        if not joints & {"or", r"\lor"}:
+            return satisfying(("sym", name), items, lambda bounds: joined(bounds, {"and"}))
+        if joints - {"or", r"\lor"}:
+            raise Unreadable("both and and or")
+        return either(("sym", name), items)
 
     def text_command(self) -> Node:
         self.need("{")
@@ -423,7 +460,7 @@ def _domain(signs: list[str], sides: list[Node]) -> Node:
         or sides[0][0] != "sym"
         or not (of[0] in ("group", "set", "union", "except") or of[1:] == ("set of R",))
     ):
-        raise Unreadable("this is not a symbol in a set")
+        raise Unreadable("what is in a set other than the real numbers, intervals and lists of members is not known here")
     return of
 
 

@@ -33,7 +33,7 @@ _SIGNS = str.maketrans(
     "≠": r"\ne ", "±": r"\pm ", "∪": r"\cup ", "∅": r"\emptyset ", "°": r"^\circ ", "∈": r"\in ", "ℝ": r"\mathbb{R}",
     "≈": r"\approx ", "，": ",", "．": ".", "（": "(", "）": ")", "｛": r"\{", "｝": r"\}", "［": "[", "］": "]",
     "＝": "=", "：": ":", "；": ";", "％": "%", "＜": "<", "＞": ">", "⟨": "(", "⟩": ")", "∶": ":", "’": "'", "＄": "$",
-    "￥": "¥", "∧": r"\land ", "∨": r"\lor ", "∩": r"\cap "}
+    "￥": "¥", "∧": r"\land ", "∨": r"\lor ", "∩": r"\cap ", "∣": r"\mid ", "ℤ": r"\mathbb{Z}"}
     | {letter: rf"\{name} " for letter, name in zip("αβγδεζηθικλνξρστφχψωΓΔΘΛΞΣΦΨΩ", _GREEK.split())}
 )  # fmt: skip
 _SUPER = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿ"
@@ -45,19 +45,23 @@ def plain(text: str) -> str:
     text = _undressed(_INVISIBLE.sub("", text))
     text = re.sub(f"[{_SUPER}]+", lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = re.sub(f"[{_SUB}]+", lambda m: "_{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
+    text = text.replace("℃", "°C").replace("℉", "°F")
     text = "".join(_one(c) for c in text).translate(_SIGNS)
     text = text.replace(r"\%", "%")
-    text = re.sub(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])\s*", "", text)
+    text = re.sub(r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])\s*", "", text)
     text = re.sub(r"\\[dtc](frac|binom)(?![A-Za-z])", r"\\\1", text)
     text = re.sub(r"(?<!\\)\{([^{}\\]*)\\over(?![A-Za-z])([^{}\\]*)\}", r"\\frac{\1}{\2}", text)
     text = re.sub(r"(?<!\\)\{([^{}\\]*)\\choose(?![A-Za-z])([^{}\\]*)\}", r"\\binom{\1}{\2}", text)
-    text = _FONTS.sub(r"\\text{", text)
+    text = re.sub(r"\\([ij])math(?![A-Za-z])", r" \1", text)
+    text = _VECTOR.sub(lambda m: rf"\text{{{next(filter(None, m.groups()))}}}", text)
+    text = _FONTS.sub(r"\\text{", _BARE_FONT.sub(r"\\text{\1}", text))
     text = _joining_words(text)
     text = re.sub(r"\\text\s*\{\s*(-?[\d.][^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\\text\s*\{\s*([A-Za-z](?:\s*,\s*[A-Za-z])+)\s*\}", r" \1 ", text)
     text = re.sub(r"\\text\s*\{\s*\(([A-Za-z ]{2,})\)\s*\}", r"\\text{ \1}", text)
     text = re.sub(rf"\\text\s*\{{\s*({_SCALE})\s+([A-Za-z][^{{}}]*)\}}", r"\\text{\1} \\text{\2}", text)
     text = re.sub(r"\\frac\s*\{\s*\\text\{([A-Za-z ]+)\}\s*\}\s*\{\s*\\text\{([A-Za-z ]+)\}\s*\}", r"\\text{\1/\2}", text)
+    text = _TEMPERATURE.sub(lambda m: rf"\text{{ {_SCALES[next(filter(None, m.groups()))[0].upper()]}}}", text)
     text = text.replace(r"\langle", "(").replace(r"\rangle", ")")
     text = _numbers(text)
     text = re.sub(r"([\[\](])([^\[\]()]*)([\[\])])", _half_open, text)
@@ -94,7 +98,20 @@ def _undressed(text: str) -> str:
     return _DRESS.sub("", _SWITCHES.sub("", text))
 
 
+_VECTOR = re.compile(
+    r"\\(?:vec|overrightarrow)\s*(?:\{\s*([A-Za-z0])\s*\}|([A-Za-z0])(?![A-Za-z]))|\\hat\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![A-Za-z]))"
+)
+"""Of vectors the arrow is as good as bold letters."""
+_DEGREES = r"(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|degrees?)"
+_OF_SCALE = r"(C|F|[Cc]elsius|[Ff]ahrenheit|[Cc]entigrade)\.?"
+_GAP = r"(?:\s|~|\\[,;:! ])*"
+_TEMPERATURE = re.compile(
+    rf"(?<=\d){_GAP}(?:\\text\s*\{{{_GAP}{_DEGREES}{_GAP}{_OF_SCALE}\s*\}}|{_DEGREES}{_GAP}\\text\s*\{{\s*{_OF_SCALE}\s*\}}"
+    rf"|{_DEGREES}{_GAP}{_OF_SCALE}(?![A-Za-z_^]))"
+)
+_SCALES = {"C": "celsius", "F": "fahrenheit"}
 _FONTS = re.compile(r"\\(?:math(?:bf|rm|it|sf)|text(?:bf|it|rm|sf|up|normal)|boldsymbol|bm|mbox|operatorname)\s*\{")
+_BARE_FONT = re.compile(r"\\(?:math(?:bf|rm|it|sf)|boldsymbol|bm)\s+([A-Za-z])(?![A-Za-z])")
 _JOINT = re.compile(r"\\text\s*\{\s*([,;]?)\s*(or|and|)\s*([,;]?)\s*\}", re.IGNORECASE)
 _TEXT_OF_FORMULAS = re.compile(r"\\text\s*\{([^{}$]*(?:\$[^{}$]+\$[^{}$]*)+)\}")
 _WORDS_AND_JOINT = re.compile(r"\\text\s*\{\s*([^{}]*?\w)\s+(or|and)\s*\}")
@@ -110,6 +127,7 @@ def _joining_words(text: str) -> str:
 _ON_AND_ON = re.compile(r"(?<![\d.])(\d+)\.(\d{0,9}?)(\d{1,6}?)(\3{2,9})\s*(?:\.\.\.|…|\\ldots(?![A-Za-z]))")
 _BARRED = re.compile(r"(?<=[\d.])\\(?:overline|bar)\s*(?:\{\s*(\d{1,50})\s*\}|(\d))")
 _DOTTED = re.compile(r"(\d\.\d*)\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?")
+_REPEATING = re.compile(r"(?<![\d.])(\d+\.\d{0,30})\((\d{1,50})\)")
 _GROUPS = re.compile(r"(?<![\w.,'])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3}){2,}|(?:'\d{3})+)(?![\w.,'])")
 
 
@@ -120,10 +138,22 @@ def _numbers(text: str) -> str:
     text = _BARRED.sub(lambda m: rf"\overline{{{m[1] or m[2]}}}", text)
     text = re.sub(r"(?<![\d.])\.(?=\\overline\{\d)", "0.", text)
     text = _DOTTED.sub(lambda m: rf"{m[1]}\overline{{{m[2] or m[3]}{m[4] or ''}{m[5] or m[6] or ''}}}", text)
-    text = re.sub(r"(?<![\d.])(\d+\.)\((\d{1,50})\)", r"\1\\overline{\2}", text)
+    text = _REPEATING.sub(lambda m: rf"{m[1]}\overline{{{m[2]}}}" if _stands_alone(m) else m[0], text)
     text = _GROUPS.sub(lambda m: re.sub(r"\D", "", m[0]), text)
     text = re.sub(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))", r" \\times ", text)
     return re.sub(r"\b([apAP])\.\s?([mM])\.?(?![A-Za-z])", r"\1\2", text)
+
+
+def _stands_alone(number: re.Match[str]) -> bool:
+    """Whether 0.1(6) is no factor of anything: 2.5(3)(4) and 4 - 2.5(3) are products, and 2.(3) is always a number."""
+    if number[1].endswith("."):
+        return True
+    before, after = number.string[: number.start()].rstrip(), number.string[number.end() :]
+    begins = re.search(
+        r"(?:\A|[=,;({\[$<>&]|\\approx|\b(?:or|and)|\\text\s*\{\s*(?:or|and)\s*\})\Z", before.removesuffix("-").rstrip()
+    )
+    goes_on = r"\s*[\d(^*/+!-]|[A-Za-z]|\s+[A-Za-z](?![A-Za-z])|\s*\\(?!text|ldots|q?quad|approx|[,;:! )\]}%$])"
+    return bool(begins) and not re.match(goes_on, after)
 
 
 def _half_open(found: re.Match[str]) -> str:

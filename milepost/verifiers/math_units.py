@@ -40,6 +40,7 @@ for _names, _factor, _base in (
     ("€ euro EUR", _F(1), "€"),
     ("mph", _F(1609344, 3600000), "m/s"), ("kph kmh kmph", _F(1000, 3600), "m/s"),
     ("£ GBP", _F(1), "£"), ("¥ yen JPY", _F(1), "¥"), ("degree deg", _F(1), "degree"), ("rad radian", _F(1), "rad"),
+    ("celsius centigrade", _F(1), "celsius"), ("fahrenheit", _F(1), "fahrenheit"),
 ):  # fmt: skip
     for _name in _names.split():
         _BASE[_name] = (_factor, _base)
