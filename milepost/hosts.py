@@ -225,6 +225,8 @@ class Host:
         self.can_snapshot = reply.can_snapshot
         self.fault: Fault | None = None
         """The first one; from then on every request is answered with kind "dead"."""
+        self.unclosed: str | None = None
+        """Why close() came to nothing."""
         self._hosts, self._slot = hosts, slot
         self._closed = False
 
@@ -260,6 +262,7 @@ class Host:
             if self.fault is None:
                 reply = await self._slot.ask("close", (), min(CLOSE_SECONDS, hosts.step_seconds))
                 if reply.fault:
+                    self.unclosed = reply.detail
                     hosts.counts["close"] += 1
                     await hosts._discard(self._slot, reply)
                 elif hosts._finalizer.alive:

@@ -35,6 +35,8 @@ class Played:
     start_state: State
     steps: tuple[Step, ...]
     ended: bool
+    unclosed: str | None = None
+    """Why the environment could not be closed."""
 
     @property
     def final_state(self) -> State:
@@ -123,7 +125,8 @@ async def _played(
             ended = seen.observation.ended or seen.observation.truncated or reached
     finally:
         await host.close()
-    return Played(host.start.observation, host.start.state, tuple(steps), ended)
+    unclosed = host.unclosed.splitlines()[0] if host.unclosed else None
+    return Played(host.start.observation, host.start.state, tuple(steps), ended, unclosed)
 
 
 def _sound(answer: Any, spec: EnvSpec, task: Task) -> Any:
@@ -208,6 +211,8 @@ def problems(spec: EnvSpec, tasks: Sequence[Task], hosts: Hosts | None = None) -
                 continue
             try:
                 played = play_script(spec, task, script, hosts=hosts)
+                if played.unclosed:  # training would count and survive it, and wait as long after every episode
+                    raise Unplayable(spec, task, played.unclosed)
                 succeeds = holds(spec, task, played.start_state, played.final_state)
             except MilepostError as error:
                 yield str(error).replace("a scripted episode of", f"the {name} policy at")

@@ -98,6 +98,11 @@ class Ending(Next):
         os._exit(0)
 
 
+class Staying(Next):
+    def close(self):
+        time.sleep(30)
+
+
 def no_tasks(size, seed):
     yield {"prompt": "a", "letters": "abc"}
     raise OSError("no words")
@@ -114,7 +119,7 @@ def leaves(size, seed):
 
 
 UNSUPPLIED, EXITING, LEAVING = (replace(SPEC, generate=each) for each in (no_tasks, exits, leaves))
-HANGING, BROKEN, ENDING = (replace(SPEC, make=make) for make in (Hanging, Broken, Ending))
+HANGING, BROKEN, ENDING, STAYING = (replace(SPEC, make=make) for make in (Hanging, Broken, Ending, Staying))
 
 
 def write_policy(folder: Path, **shape) -> Path:

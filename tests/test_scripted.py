@@ -63,6 +63,12 @@ def test_what_fails_is_told(world, detail):
     assert sentence.startswith(f"environment 'next': the gold policy at task k ended in {detail}; `milepost check env`")
 
 
+def test_an_environment_that_cannot_be_closed_is_told_before_training():
+    with Hosts("small_env:STAYING", 1, isolated=True, step_seconds=0.3) as hosts:
+        (sentence,) = problems(small_env.STAYING, [LETTERS], hosts)
+    assert "the gold policy at task k ended in close: no answer within 0.3 s" in sentence
+
+
 @pytest.mark.parametrize(
     ("script", "detail"),
     [
