@@ -276,7 +276,7 @@ IDLE_UNLESS: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...]], ...] = (
     ("correction", ("sequence_low", "sequence_high"), "kind", ("geometric_mask",)),
     ("env", tuple(key for key in EnvSection.model_fields if key != "name"), "env.name", ANY),
     ("reward", ("outcome", "milestones", "potential", "costs", "turn_scorers"), "env.name", ANY),
-    ("reward", ("success", "success_at", "extract", "canary_good"), "env.name", ("",)),
+    ("reward", ("success", "success_at", "extract", "canary_good", "several_answers"), "env.name", ("",)),
 )
 """(section, settings, the switch they depend on, the values of it with which they do something). A switch of another
 section has a dot."""

@@ -149,6 +149,11 @@ class RewardSection(Section):
     extract: str = setting("", "regex whose last match's first group is the answer; empty: the whole completion")
     timeout_seconds: float = setting(10.0, "per completion; slower is unscorable, not zero", gt=0)
     canary_good: str = setting("", "a completion template that must score as success ({answer} is filled in)")
+    several_answers: bool = setting(
+        False,
+        "success is judged by a function of your own, and answers beside the gold are right too: the audit does not warn "
+        "where it pays changed golds",
+    )
     outcome: float = setting(1.0, "environments: what success is worth", gt=0)
     milestones: dict[str, float] = setting(
         {}, "environments: name = weight; progress that the environment sees, paid once each"
@@ -209,6 +214,7 @@ class RewardSection(Section):
         if twice := [label for label, count in labels.items() if count > 1]:
             raise ValueError(f"reward.turn_scorers: two of them are called {twice[0]!r}; give one of them another `label`")
         self._check_combine()
+        self._check_several()
         return self
 
     @property
@@ -229,6 +235,14 @@ class RewardSection(Section):
         """Functions that judge the form alone, beside one that judges the content."""
         labels = tuple(f.resolved_label for f in self.functions if f.name == "format")
         return tuple(label for label in labels if label != self.resolved_success)
+
+    def _check_several(self) -> None:
+        judge = next((f.name for f in self.functions if f.resolved_label == self.resolved_success), "")
+        if self.several_answers and judge and ":" not in judge:
+            raise ValueError(
+                f"reward.several_answers = true does nothing while success is measured by {judge}, whose rules say what is "
+                "right; remove it (it is for functions of your own)"
+            )
 
     def _check_combine(self) -> None:
         labels = [f.resolved_label for f in self.functions]

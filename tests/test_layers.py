@@ -43,7 +43,7 @@ LAYERS = [
      "learner", "critics", "cost", "meter"],
     ["evaluate", "pairs"],
     ["stages.session", "stages.sft", "stages.step_metrics", "stages.grpo", "stages.pipeline", "health.preflight",
-     "health.attacks", "health.audit_report", "health.verifier_audit",
+     "health.near_misses", "health.attacks", "health.audit_report", "health.verifier_audit",
      "health.tapes", "health.leftovers", "health.elsewhere", "health.contract", "health.told",
      "health.family_audit", "health.replays", "health.env_check"],
     ["launch"],

@@ -128,7 +128,7 @@ def test_each_such_setting_is_taken_where_it_does_something():
     for section, keys, switch, values in IDLE_UNLESS:
         for key in keys:
             default = next(f.default for k, f in iter_settings() if k == f"{section}.{key}")
-            other = {"std": "sample", "constant": 7, "ratio": "turn"} | IN_A_WORLD
+            other = {"std": "sample", "constant": 7, "ratio": "turn", "several_answers": True} | IN_A_WORLD
             given = {key: other[key] if key in other else default * 1.001}
             for value in ("maze",) if values is ANY else values:
                 if "." not in switch:
@@ -137,7 +137,8 @@ def test_each_such_setting_is_taken_where_it_does_something():
                     continue
                 env = {"env": {"name": value, **(given if section == "env" else {})}}
                 credit = {"credit": {"rule": "turn"}} if key == "potential" else {}
-                functions = {} if value else {"functions": [{"name": "exact"}]}
+                judge = "mine.py:judge" if key == "several_answers" else "exact"
+                functions = {} if value else {"functions": [{"name": judge}]}
                 make_recipe(env | credit | ({"reward": given | functions} if section == "reward" else {}))
                 with pytest.raises(RecipeError, match=rf"^{section}\.{key}\b.* does nothing while env\.name"):
                     make_recipe(credit | {"env": {"name": "" if value else "maze"} | (given if section == "env" else {})}

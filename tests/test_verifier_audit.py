@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ from milepost.health.attacks import (
     phrasings,
     rendered,
 )
-from milepost.health.audit_report import AuditReport, Row, Tried, findings_of, rows_of
+from milepost.health.audit_report import CHANGED, NEAR_MISS, AuditReport, Row, Tried, findings_of, rows_of
 from milepost.health.verifier_audit import audit_recipe, check_before
 from milepost.launch import open_session
 from milepost.recipe import make_recipe
@@ -143,6 +145,12 @@ def judges(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.fixture
+def few_numbers(monkeypatch):
+    """Three of the numbers that are none, which stand in forty forms for each task: most of the time of an audit."""
+    monkeypatch.setattr("milepost.health.attacks.NUMBERS", ("nan", "1e999", "-0"))
+
+
 def recipe_of(folder: Path, functions, rows=SUMS, gold="", **reward):
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -227,11 +235,12 @@ SOUND = {
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_sound_rewards_pass_and_begin_a_run(tmp_path, judges, name):
+def test_sound_rewards_pass_and_begin_a_run(tmp_path, judges, few_numbers, name):
     functions, rows, reward = SOUND[name]
     functions = [f"{judges}:{f}" if isinstance(f, str) and f in JUDGES and f"def {f}(" in JUDGES else f for f in functions]
-    report = audited(tmp_path, functions, rows, **reward)
+    report = audited(tmp_path, functions, rows, num_tasks=2 if functions != ["math", FORM] else 1, **reward)
     assert report.ok and not report.refused, report.text()
+    assert not {CHANGED, NEAR_MISS} & {finding.name for finding in report.findings}
     num, of = report.rate(right=False)
     assert num == 0 and of > (5 if name in ("form alone", "a pattern", "no call wanted") else 20)
     if name != "a pattern":  # of which no right text is known
@@ -241,7 +250,7 @@ def test_sound_rewards_pass_and_begin_a_run(tmp_path, judges, name):
         assert [level for level, _ in told] == ["info"] and " 0 of " in told[0][1]
 
 
-def test_rows_that_choose_their_verifier_are_attacked_by_its_rules(tmp_path):
+def test_rows_that_choose_their_verifier_are_attacked_by_its_rules(tmp_path, few_numbers):
     rows = [{"prompt": "2+3?", "answer": "5", "reward_type": "math"},
             {"prompt": "Name?", "answer": "Ada", "verifier": "exact"},
             {"prompt": "Call.", "answer": TOOL, "reward_type": "tool_calls"},
@@ -250,20 +259,114 @@ def test_rows_that_choose_their_verifier_are_attacked_by_its_rules(tmp_path):
     assert report.ok and set(report.kinds) == {"math", "exact", "tool_calls", "numeric"}, report.text()
 
 
-def test_reasoning_gym_is_asked_in_its_own_words():
+def test_reasoning_gym_is_asked_in_its_own_words(few_numbers):
     source = {"kind": "reasoning_gym", "name": "chain_sum", "size": 4}
     recipe = make_recipe({"reward": {"functions": [{"name": "reasoning_gym"}]},
                           "tasks": {"sources": [source], "validation": 1, "test": 1}})  # fmt: skip
-    report = audit_recipe(recipe, num_tasks=2, with_labelled=False)
-    assert report.ok and report.rate(right=True) == (0, 2) and report.rate(right=False)[1] > 30, report.text()
+    report = audit_recipe(recipe, num_tasks=1, with_labelled=False)
+    assert report.ok and report.rate(right=True) == (0, 1) and report.rate(right=False)[1] > 30, report.text()
 
 
 def test_many_right_answers_are_no_fault_of_a_function(tmp_path, judges):
     far = [{"prompt": f"A number near {100 * i}?", "answer": str(100 * i)} for i in range(1, 9)]
     report = audited(tmp_path, [f"{judges}:near"], far)
-    note = next(finding for finding in report.findings if finding.name == "gold changed")
-    assert report.ok and note.level == "note" and "only if several answers are" in note.text
-    assert [level for level, _ in before(recipe_of(tmp_path, [f"{judges}:near"], far))] == ["info"]
+    warning = next(finding for finding in report.findings if finding.name == CHANGED)
+    assert report.ok and warning.level == "warning" and "(+1: 2 of 2, -1: 2 of 2); if so, set" in warning.text
+    said = r"verifier: it holds only if several answers are right: '(\d)01' is paid where the gold is '(?:\1)00' \("
+    assert re.match(said, report.text())
+    told = before(recipe_of(tmp_path, [f"{judges}:near"], far))
+    assert [level for level, _ in told] == ["warning", "info"] and told[0][1].startswith("gold changed: accepted ")
+    report = audited(tmp_path, [f"{judges}:near"], far, several_answers=True)
+    note = next(finding for finding in report.findings if finding.name == CHANGED)
+    assert note.level == "note" and "only if several answers are" in note.text and "set reward" not in note.text
+    assert report.text().startswith("verifier: it holds (")
+    assert [level for level, _ in before(recipe_of(tmp_path, [f"{judges}:near"], far, several_answers=True))] == ["info"]
+    stated = {"name": f"{judges}:near", "params": {"abs_tol": 9}}  # 101 is within it, and 110 is not accepted
+    assert not any(finding.name == CHANGED for finding in audited(tmp_path, [stated], far).findings)
+
+
+def test_several_answers_are_for_functions_of_people(tmp_path):
+    with pytest.raises(RecipeError, match=r"several_answers = true does nothing while success is measured by exact"):
+        recipe_of(tmp_path, ["exact"], several_answers=True)
+
+
+# --- rules beside the gold --------------------------------------------------------------------------------------------
+
+NUMBERS_AS_GOLD = ("132", "105", "44", "160", "1002", "197")
+NAMES_AS_GOLD = ("New York", "Los Angeles", "Rio de Janeiro", "Oslo")
+
+
+def judged_here(function, golds, **more):
+    """The findings on a function of (completion, gold) → pay, asked without any worker; 1 is a success."""
+    judge, made = Scorer("", 1.0, "mine.py:judge", {}), []
+    for place, gold in enumerate(golds):
+        others = [*golds[place + 1 :], *golds[:place]][:2]
+        for attack in attacks(Task(gold, "What is it?", answer=gold), judge, PLAIN, others, {"right": [], "wrong": []}):
+            pay = float(function(attack.text.strip(), gold))
+            made.append(Tried(gold, attack, Reward(pay, {}, pay >= 1), "", judge.name))
+    return {finding.name: finding for finding in findings_of(made, **more) if finding.level != "note"}
+
+
+def number(text):
+    return int(text) if re.fullmatch(r"-?\d+", text) else 10**9 + 7
+
+
+RULES = {  # what the first kinds of change that are paid must be, and the share of golds
+    "no sign": (lambda c, a: c.replace("-", "") == a, "(its sign: 6 of 6)"),
+    "two last digits": (lambda c, a: number(c) % 100 == int(a) % 100, "(+100: 6 of 6, -100: 6 of 6, "),
+    "length": (lambda c, a: c.isdigit() and len(c) == len(a), "(+1: 6 of 6, -1: 6 of 6, "),
+    "alike": (lambda c, a: SequenceMatcher(None, c, a).ratio() >= 0.6, "(its sign: 6 of 6, "),
+    "within a fifth": (lambda c, a: abs(number(c) - int(a)) <= 0.2 * int(a), "(+1: 6 of 6, -1: 6 of 6, +10: 5 of 6, …)"),
+    "any order": (lambda c, a: sorted(c) == sorted(a), "(digits in another order: 5 of 5)"),
+    "digits alone": (lambda c, a: re.sub(r"\D", "", c) == a, "(its sign: 6 of 6)"),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_that_pays_changed_golds_is_told_by_its_kind(name):
+    function, kinds = RULES[name]
+    found = judged_here(function, NUMBERS_AS_GOLD)
+    assert {finding.level for finding in found.values()} == {"warning"} and list(found) == [CHANGED]
+    assert kinds in found[CHANGED].text, found[CHANGED].text
+    assert " is paid where the gold is '132' (task 132)" in found[CHANGED].example
+    assert AuditReport((), 1, (), tuple(found.values())).text().startswith("verifier: it holds only if several answers are")
+    assert judged_here(function, NUMBERS_AS_GOLD, several=True) == {}
+
+
+def test_what_reads_the_answer_out_of_a_text_is_blamed_for_nothing():
+    """132z is read as 132 by many a sound function."""
+    assert judged_here(lambda c, a: (re.findall(r"-?\d+", c) or [""])[-1] == a, NUMBERS_AS_GOLD) == {}
+    assert judged_here(lambda c, a: c == a, NUMBERS_AS_GOLD) == judged_here(lambda c, a: c == a, NAMES_AS_GOLD) == {}
+    assert judged_here(lambda c, a: c.casefold() == a.casefold(), NAMES_AS_GOLD) == {}
+    bag = judged_here(lambda c, a: sorted(c.split()) == sorted(a.split()), NAMES_AS_GOLD)
+    assert "(words in another order: 3 of 3)" in bag[CHANGED].text
+    assert (
+        "(a word changed: 3 of 3)" in judged_here(lambda c, a: c.split()[:1] == a.split()[:1], NAMES_AS_GOLD)[CHANGED].text
+    )
+
+
+def test_a_near_miss_that_earns_nearly_as_much_as_the_gold_is_told():
+    """.95 for another number of the same length and first digit; .79 of the way is little enough."""
+
+    def pays(share):
+        return lambda c, a: 1.0 if c == a else share * (c.isdigit() and len(c) == len(a) and c[0] == a[0])  # fmt: skip
+
+    found = judged_here(pays(0.95), NUMBERS_AS_GOLD)
+    assert list(found) == [NEAR_MISS] and found[NEAR_MISS].level == "warning"
+    assert "0.95 where the gold earns 1 and a wrong answer 0" in found[NEAR_MISS].text
+    assert ", but a near miss earns nearly as much" in AuditReport((), 1, (), tuple(found.values())).text()
+    assert judged_here(pays(0.79), NUMBERS_AS_GOLD) == judged_here(pays(0.95), NUMBERS_AS_GOLD, several=True) == {}
+
+
+def test_what_is_paid_in_one_of_two_forms_always_is_no_chance():
+    """A list that holds the gold is a success wherever it reads as one: 6 times of 12, and always by commas."""
+
+    def in_list(c, a):
+        return a in [part.strip() for part in c.split(",")] if re.fullmatch(r"[\d, ]+", c) else c == a
+
+    found = judged_here(in_list, NUMBERS_AS_GOLD)
+    assert found["gold among other answers"].level == "refused"
+    assert found["gold among other answers"].text == "gold among other answers: accepted 6 times of 12"
 
 
 @pytest.mark.parametrize(
@@ -275,15 +378,17 @@ def test_many_right_answers_are_no_fault_of_a_function(tmp_path, judges):
         ("math", "thinks", "is no success and earns 1.5"),
     ],
 )
-def test_a_form_that_is_paid_more_than_being_right_is_found_in_whatever_form(tmp_path, judges, success, bonus, example):
+def test_a_form_that_is_paid_more_than_being_right_is_found_in_whatever_form(
+    tmp_path, judges, few_numbers, success, bonus, example
+):
     """The right answer is known in another form only, in which nothing is paid for the form."""
     own = [success if success in ("exact", "math") else f"{judges}:{success}"]
     label = own[0].rpartition(":")[2]
     heavy = {"name": f"{judges}:{bonus}", "weight": 1.5}
-    report = audited(tmp_path, [*own, heavy], success=label)
+    report = audited(tmp_path, [*own, heavy], num_tasks=1, success=label)
     found = next(one for one in report.refused if one.name == "wrong answer in another form")
     assert "a failure earns 1.5, and the gold " in found.text and found.example.endswith(example), report.text()
-    assert audited(tmp_path, [*own, {**heavy, "weight": 0.5}], success=label).ok
+    assert audited(tmp_path, [*own, {**heavy, "weight": 0.5}], num_tasks=1, success=label).ok
     with pytest.raises(RecipeError, match=r"a failure earns 1\.5, and the gold "):
         before(recipe_of(tmp_path, [*own, heavy], success=label))
 
@@ -300,7 +405,7 @@ def test_a_wrong_answer_earns_less_than_the_right_one_in_the_form_that_is_paid_l
 
 
 @pytest.mark.parametrize("name", ["regex", "format", "repetition"])
-def test_it_is_said_where_success_does_not_depend_on_the_gold(tmp_path, name):
+def test_it_is_said_where_success_does_not_depend_on_the_gold(tmp_path, few_numbers, name):
     """Such a success is legitimate: it is told, and no fault; where the tasks have no gold either, it is a note."""
     functions = {"regex": [{"name": "regex", "params": {"pattern": "[0-9]"}}], "format": [FORM]}.get(name, [name])
     report = audited(tmp_path, functions)
@@ -450,7 +555,7 @@ def test_every_usual_form_is_there_with_a_thought_and_without():
 def test_what_a_tolerance_allows_is_no_attack():
     judge = Scorer("numeric", 1.0, "numeric", {"abs_tol": 1})
     made = attacks(Task("t", "?", answer="5"), judge, PLAIN, [], {"right": [], "wrong": []})
-    assert {attack.text for attack in made if attack.name == "gold changed"} == {"-5", "50"}  # 6 is within 1
+    assert {attack.text for attack in made if attack.name == "gold changed"} == {"-5", "15", "50", "9"}  # 6 is within 1
 
 
 def test_an_empty_gold_and_a_copied_gold_are_not_attacked():

@@ -15,8 +15,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isfinite
 from typing import Any, Literal
 
+from milepost.health.near_misses import LETTERS, near_misses
 from milepost.reward_canary import BAD_ANSWER
 from milepost.reward_checks import Scorer
 from milepost.reward_sections import RewardSection
@@ -66,7 +68,7 @@ class Attack:
     text: str
     must: Must = "fail"
     form: str = ""
-    """The frame, of what is tried in several."""
+    """The frame, of what is tried in several; or how the gold was changed."""
 
 
 @dataclass(frozen=True)
@@ -319,10 +321,11 @@ def _beside(
     foreign = bool(others) and judge.name not in ("exact", "numeric", "math")
     first, last = (others[0], others[-1]) if foreign else (bad[0], bad[-1])
     must: Must = "mostly_fail" if foreign else "fail"
-    yield Attack("gold among other answers", f"It may be {first}, or {core}, or {last}; one of these is right.", must)
-    yield Attack("gold among other answers", phrasing.fill(f"{first}, {core}, {last}"), must)
-    yield Attack("list of answers", phrasing.fill(f"{first} or {core} or {last}"), must)
-    yield Attack("list of answers", "\n".join((first, core, last)), must)
+    texts = {"in a sentence": f"It may be {first}, or {core}, or {last}; one of these is right.",
+             "by commas": phrasing.fill(f"{first}, {core}, {last}")}  # fmt: skip
+    yield from (Attack("gold among other answers", text, must, form) for form, text in texts.items())
+    texts = {"by or": phrasing.fill(f"{first} or {core} or {last}"), "by lines": "\n".join((first, core, last))}
+    yield from (Attack("list of answers", text, must, form) for form, text in texts.items())
     yield Attack("right, then taken back", phrasing.fill(core) + _TAKEN_BACK + phrasing.fill(first), must)
 
 
@@ -334,34 +337,32 @@ def _form(phrasing: Phrasing, judge: Scorer, core: str | None) -> Iterator[Attac
 
 
 def _near(judge: Scorer, phrasing: Phrasing, core: str, known: Known) -> Iterator[Attack]:
-    """The gold changed a little. Of people's functions it is not known how many answers are right."""
+    """The gold changed a little. Of people's functions it is not known how many answers are right.
+
+    A judge is asked two of them, for each costs a call, and so is reasoning-gym, whose families are audited one by one.
+    """
     if judge.name == "math":
         if phrasing.fill("") in ("", r"\boxed{}"):
             yield from (Attack(CHANGED, text) for text in known["wrong"] if text.strip())
         return
     by_name: dict[str, Must] = {"exact": "fail", "numeric": "fail", "reasoning_gym": "mostly_fail", "judge": "mostly_fail"}
     must = by_name.get(judge.name, "open")
-    changed = list(_changed(core, numeric=judge.name == "numeric", params=judge.params))
-    yield from (Attack(CHANGED, phrasing.fill(text), must) for text in changed)
+    found = [(kind, text) for kind, text in near_misses(core, strict=must == "fail") if not _allowed(text, core, judge)]
+    if must == "mostly_fail":
+        found = [("", text) for kind, text in found if kind in ("+1", LETTERS)]
+    yield from (Attack(CHANGED, phrasing.fill(text), must, kind) for kind, text in found)
 
 
-def _changed(core: str, *, numeric: bool, params: Mapping[str, Any]) -> Iterator[str]:
-    """By one digit, or by a character: what no equality of texts or numbers takes for the same."""
-    if numeric:
-        value = parse_number(core)
-        if value is not None:
-            allowed = max(Fraction(params.get("rel_tol", 0)) * abs(value), Fraction(params.get("abs_tol", 0)))
-            others = (value + 1, -value, 10 * value)
-            yield from (str(one) for one in others if abs(one - value) > allowed)
-        return
-    if numbers := list(re.finditer(r"\d+", core)):
-        last = numbers[-1]
-        yield f"{core[: last.start()]}{int(last[0][:300]) + 1}{core[last.end() :]}"
-    yield f"{core}z"
-    swapped = next((i for i in range(len(core) - 1) if core[i].isalnum() and core[i + 1].isalnum()
-                    and core[i].casefold() != core[i + 1].casefold()), None)  # fmt: skip
-    if swapped is not None:
-        yield core[:swapped] + core[swapped + 1] + core[swapped] + core[swapped + 2 :]
+def _allowed(text: str, core: str, judge: Scorer) -> bool:
+    """Whether a changed number is none for `numeric`, or the same within the tolerance that the recipe states: `abs_tol` or
+    `rel_tol` among the params, of functions of people too."""
+    value, gold = parse_number(text), parse_number(core)
+    if value is None or gold is None:
+        return judge.name == "numeric"
+    tolerances = [judge.params.get(key, 0) for key in ("abs_tol", "rel_tol")]
+    absolute, relative = (Fraction(one) if isinstance(one, (int, float)) and isfinite(one) else Fraction(0)
+                          for one in tolerances)  # fmt: skip
+    return abs(value - gold) <= max(absolute, relative * abs(gold))
 
 
 def _said(task: Task) -> str:

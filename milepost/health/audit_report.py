@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from milepost.health.attacks import ANOTHER, CHANGED, GOLD, JUNK, PLAINLY_WRONG, STYLED, SWAPPED, Attack, Must
+from milepost.health.near_misses import READ_THROUGH
 from milepost.terminal import table, visible
 from milepost.types import Reward
 from milepost.verifiers.labelled import wilson
@@ -16,9 +17,12 @@ from milepost.verifiers.labelled import wilson
 MARGIN = 0.1
 """Junk may earn as much more than a plainly wrong answer, as a share of what lies between that and a right one."""
 SLACK = 1e-9
+NEAR_MISS = "near miss"
 UNTOLD, LEAST_UNTOLD = "no reward", 5
 FEW = 2
 """Answers of which more than half can be right by chance."""
+NEARLY = 0.8
+"""Of what lies between a plainly wrong answer and the gold: a wrong one that earns so much leaves little to be learnt."""
 _LONGEST = 100
 
 
@@ -34,9 +38,12 @@ class Tried:
     judge: str = ""
     """The name of the function that success is measured by."""
 
-    def shown(self) -> str:
+    def text(self) -> str:
         text = visible(" ".join(self.attack.text.split())) or self.attack.text
-        return f"task {self.task}: {text[:_LONGEST]!r}{' …' * (len(text) > _LONGEST)} {self.worth()}"
+        return f"{text[:_LONGEST]!r}{' …' * (len(text) > _LONGEST)}"
+
+    def shown(self) -> str:
+        return f"task {self.task}: {self.text()} {self.worth()}"
 
     def worth(self) -> str:
         if self.reward.total is None:
@@ -106,8 +113,8 @@ class AuditReport:
         names = {finding.name: finding.level for finding in self.findings}
         if not self.refused and UNTOLD in names:
             verdict = "it tells no bad answer that it is one"
-        if self.ok and names.get(SWAPPED) == "warning":
-            verdict += ", but success does not depend on the gold"
+        if self.ok:
+            verdict += self._unless(names)
         num = sum(row.num for row in self.rows)
         lines = [f"verifier: {verdict} ({', '.join(self.kinds)}; {num} answers to {self.num_tasks} tasks)"]
         for name, right in (("false accepts", False), ("false rejects", True)):
@@ -120,6 +127,15 @@ class AuditReport:
         lines += ["", *self._table()] if self.rows else []
         lines += ["", "on answers labelled by hand:", *(f"  {words}" for words in self.words)] if self.words else []
         return "\n".join(lines)
+
+    def _unless(self, names: Mapping[str, str]) -> str:
+        """What must be true beside for the reward to hold."""
+        if names.get(CHANGED) == "warning":
+            example = next(one.example for one in self.findings if one.name == CHANGED)
+            return f" only if several answers are right: {example.rpartition(' (task ')[0]}"
+        if names.get(SWAPPED) == "warning":
+            return ", but success does not depend on the gold"
+        return ", but a near miss earns nearly as much as the gold" if names.get(NEAR_MISS) == "warning" else ""
 
     def _table(self) -> list[str]:
         heads = ("answer", "must", "tried", "judged wrongly", "no reward")
@@ -156,16 +172,20 @@ def rows_of(tried: Sequence[Tried]) -> Iterator[Row]:
         yield Row(name, must, len(ones), num_wrong, len(ones) - len(scored))
 
 
-def findings_of(tried: Sequence[Tried]) -> Iterator[Finding]:
+def findings_of(tried: Sequence[Tried], *, several: bool = False) -> Iterator[Finding]:
+    """several: the recipe says that several answers are right."""
     by_name: defaultdict[tuple[str, str], list[Tried]] = defaultdict(list)
     for one in tried:
         by_name[one.attack.name, one.attack.must].append(one)
+    golds = {one.task: one for one in tried if one.attack.name == GOLD and one.reward.success}
     for (name, must), ones in by_name.items():
-        if name != SWAPPED:
+        if (name, must) == (CHANGED, "open"):
+            yield from _changed(ones, golds, several=several)
+        elif name != SWAPPED:
             yield from _rejected(name, ones) if must == "succeed" else _accepted(name, must, ones)
     yield from _blind(tried)
-    golds = {one.task: one.reward.total for one in tried if one.attack.name == GOLD and one.reward.success}
-    yield from _order(tried, golds)
+    yield from _nearly(tried, golds, several=several)
+    yield from _order(tried, {task: one.reward.total for task, one in golds.items()})
     yield from _absent(tried)
 
 
@@ -185,6 +205,55 @@ def _accepted(name: str, must: str, ones: Sequence[Tried]) -> Iterator[Finding]:
         yield Finding("note", name, f"{said}, as can happen by chance", bad[0].shown())
     else:
         yield Finding("refused", name, said, bad[0].shown())
+
+
+def _changed(ones: Sequence[Tried], golds: Mapping[str, Tried], *, several: bool) -> Iterator[Finding]:
+    """Changed golds that are a success where nobody knows how many answers are right.
+
+    A share of all of them would hide a rule: without its sign a number is one change in fifteen. So more than half of one
+    kind is what counts: a rule that pays more often than not. Less of every kind is what some golds allow by chance.
+    """
+    bad = [one for one in ones if one.reward.success]
+    if not bad:
+        return
+    ruled = [] if several else _ruled([one for one in ones if one.attack.form not in READ_THROUGH])
+    text = f"{CHANGED}: accepted {len(bad)} times of {len(ones)}, which is right only if several answers are"
+    if ruled:
+        text += f" ({_kinds(ruled, ones, bad)}); if so, set reward.several_answers = true"
+    one = next((one for one in bad if one.attack.form in ruled), bad[0])
+    yield Finding("warning" if ruled else "note", CHANGED, text, _instead(one, golds))
+
+
+def _kinds(ruled: Sequence[str], ones: Sequence[Tried], bad: Sequence[Tried]) -> str:
+    """How many of the first three kinds of change."""
+    count = {kind: [sum(one.attack.form == kind for one in some) for some in (bad, ones)] for kind in ruled[:3]}
+    return ", ".join(f"{kind}: {num} of {of}" for kind, (num, of) in count.items()) + ", …" * (len(ruled) > 3)
+
+
+def _instead(one: Tried, golds: Mapping[str, Tried]) -> str:
+    gold = golds.get(one.task)
+    return f"{one.text()} is paid where the gold is {gold.text()} (task {one.task})" if gold else one.shown()
+
+
+def _nearly(tried: Sequence[Tried], golds: Mapping[str, Tried], *, several: bool) -> Iterator[Finding]:
+    """A changed gold that is no success and earns most of what one earns. What reasoning-gym gives in part is its own."""
+    plain = {one.task: one.reward.total for one in tried if one.attack.name == PLAINLY_WRONG}
+    near: dict[int, Tried] = {}
+    ones = [one for one in tried if one.attack.name == CHANGED and one.task in golds]
+    for place, one in enumerate(ones):
+        gold, wrong, total = golds[one.task].reward.total, plain.get(one.task), one.reward.total
+        if one.reward.success or gold is None or wrong is None or total is None or one.attack.form in READ_THROUGH:
+            continue
+        if gold > total >= wrong + NEARLY * (gold - wrong):
+            near[place] = one
+    if near:
+        ruled = _ruled(ones, [place in near for place in range(len(ones))])
+        told = several or not ruled or all(one.judge == "reasoning_gym" for one in near.values())
+        one = next((one for one in near.values() if one.attack.form in ruled), next(iter(near.values())))
+        gold, wrong = golds[one.task].reward.total, plain[one.task]
+        text = (f"{NEAR_MISS}: {len(near)} of {len(ones)} changed golds are no success and earn most of what one earns: "
+                f"{one.reward.total:.4g} where the gold earns {gold:.4g} and a wrong answer {wrong:.4g}")  # fmt: skip
+        yield Finding("note" if told else "warning", NEAR_MISS, text, one.shown())
 
 
 def _blind(tried: Sequence[Tried]) -> Iterator[Finding]:
@@ -209,14 +278,19 @@ def _blind(tried: Sequence[Tried]) -> Iterator[Finding]:
 
 def _mostly(ones: Sequence[Tried]) -> bool:
     """Whether more than half are successes, of all in one form or of those of one source; of too few nothing is said."""
+    return bool(_ruled(ones))
+
+
+def _ruled(ones: Sequence[Tried], held: Sequence[bool] | None = None) -> list[str]:
+    """The forms of which more than half are `held`, None: successes; of all of a form or of those of one source."""
     forms: defaultdict[str, list[bool]] = defaultdict(list)
     sources: defaultdict[tuple[str, str], list[bool]] = defaultdict(list)
-    for one in ones:
-        forms[one.attack.form].append(bool(one.reward.success))
-        sources[one.attack.form, one.source].append(bool(one.reward.success))
-    enough = [some for some in forms.values() if len(some) >= FEW]
-    enough += [some for some in sources.values() if len(some) > FEW]
-    return any(2 * sum(some) > len(some) for some in enough)
+    for one, is_held in zip(ones, held if held is not None else [bool(one.reward.success) for one in ones]):
+        forms[one.attack.form].append(is_held)
+        sources[one.attack.form, one.source].append(is_held)
+    enough = {form for form, some in forms.items() if len(some) >= FEW and 2 * sum(some) > len(some)}
+    enough |= {form for (form, _), some in sources.items() if len(some) > FEW and 2 * sum(some) > len(some)}
+    return [form for form in forms if form in enough]
 
 
 def _order(tried: Sequence[Tried], golds: Mapping[str, float | None]) -> Iterator[Finding]:

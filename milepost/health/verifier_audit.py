@@ -91,7 +91,8 @@ def audit(grader: Grader, recipe: Recipe, tasks: Sequence[Task], *, seconds: flo
         text = f"success depends on no gold: {_short(judge)} judges how an answer is written, and the tasks have none"
         audit_.notes.append(Finding("note", SWAPPED, text))
     kinds = tuple(dict.fromkeys(_short(one) for _, one in judged))
-    return AuditReport(kinds, audit_.num_tasks, tuple(rows_of(audit_.tried)), (*findings_of(audit_.tried), *audit_.notes))
+    found = findings_of(audit_.tried, several=recipe.reward.several_answers)
+    return AuditReport(kinds, audit_.num_tasks, tuple(rows_of(audit_.tried)), (*found, *audit_.notes))
 
 
 def _short(judge: Scorer) -> str:

@@ -1,0 +1,79 @@
+"""Golds changed a little: every kind, worked by hand, and none that means the same."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from milepost.health.attacks import CHANGED, PLAIN, attacks
+from milepost.health.near_misses import LETTER, near_misses
+from milepost.reward_checks import Scorer
+from milepost.scorers import parse_number
+from milepost.types import Task
+
+
+def of(core, **more):
+    """kind → text, without the draw of other digits or letters, whose text only its length says anything of."""
+    found = dict(reversed(list(near_misses(core, **more))))  # of a kind that comes twice the first
+    return {kind: text for kind, text in found.items() if "as many" not in kind}
+
+
+def test_every_kind_of_change_of_a_number():
+    assert of("132") == {
+        "its sign": "-132", "+1": "133", "-1": "131", "+10": "142", "-10": "122", "+100": "232", "-100": "32",
+        "+1000": "1132", "-1000": "-868", "another first digit": "532", "digits in another order": "123",
+        "the point moved": "1320", LETTER: "132z"}  # fmt: skip
+    assert ("the point moved", "13.2") in list(near_misses("132"))
+    assert ("the point moved", "13.2") not in list(near_misses("132", strict=True))
+    assert ("the point moved", "13") in list(near_misses("130", strict=True))
+    assert "digits in another order" not in of("100") and of("160")["digits in another order"] == "106"
+    assert "its sign" not in of("0") and of("-7")["its sign"] == "7"
+
+
+def test_a_number_is_written_as_it_was():
+    changed = of("$3.50 a piece")
+    assert changed["its sign"] == "$-3.50 a piece" and changed["+0.01"] == "$3.51 a piece"
+    assert changed["-10"] == "$-6.50 a piece" and changed["the point moved"] == "$35.00 a piece"
+    assert of("1,320")["+10000"] == "11,320" and of("1,320")["another first digit"] == "5,320"
+    assert of("3/4") == {"its sign": "-3/4", "upside down": "4/3", "+1": "7/4", LETTER: "3/4z"}
+    assert of("2024-05-03") == {"+1": "2024-05-4", LETTER: "2024-05-03z"}  # what else would be wrong is not known
+
+
+def test_every_kind_of_change_of_a_text():
+    assert of("New York") == {"letters in another order": "eNw York", LETTER: "New Yorkz", "a word changed": "New walrus",
+                              "words in another order": "York New"}  # fmt: skip
+    assert of("Oslo") == {"letters in another order": "sOlo", LETTER: "Osloz"}
+    like = dict(near_misses("Oslo 2"))
+    assert "other letters, as many" not in like and "a word changed" not in like  # "Oslo" may be said or not beside a 2
+    assert "a word changed" in of("Oslo 2", strict=True)
+
+
+def test_of_a_whole_solution_only_its_last_number_is_changed():
+    """Another word of the reasoning leaves it right."""
+    assert of("Add two and three.\n#### 5") == {"+1": "Add two and three.\n#### 6", LETTER: "Add two and three.\n#### 5z"}
+    assert set(of("so it is " * 10)) == {LETTER}
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=2) | st.integers(-(10**8), 10**8))
+def test_no_changed_number_is_the_same(gold):
+    core = f"{gold:f}" if not isinstance(gold, int) else str(gold)
+    for kind, text in near_misses(core):
+        assert kind == LETTER or len(core) > 20 or parse_number(text) != parse_number(core), (kind, text)
+
+
+@given(st.text("abXY 1.,", max_size=12))
+def test_no_changed_text_is_the_same_in_other_letters(core):
+    assert all(text.casefold().split() != core.casefold().split() for _, text in near_misses(core, strict=True))
+
+
+def test_what_a_recipe_states_as_tolerance_is_no_change():
+    def texts(name, **params):
+        made = attacks(Task("t", "?", answer="50"), Scorer("", 1.0, name, params), PLAIN, [], {"right": [], "wrong": []})
+        return {attack.text for attack in made if attack.name == CHANGED}
+
+    assert {"51", "49", "40", "60", "-50"} <= texts("mine.py:f")
+    assert texts("mine.py:f", abs_tol=9) & {"51", "49", "40", "60", "-50"} == {"40", "60", "-50"}
+    assert texts("mine.py:f", rel_tol=0.2) & {"51", "49", "40", "60", "-50"} == {"-50"}
+    assert texts("mine.py:f", abs_tol="wide") == texts("mine.py:f")
+    assert "50z" in texts("exact") and "50z" not in texts("numeric")
+    assert texts("judge") == {"51"}  # each costs a call
