@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from string import Formatter
 from typing import Any, NamedTuple
 
 from milepost.sections import SftSection, SourceSection, TasksSection
@@ -90,6 +91,9 @@ def fill(template: str, task: Task, key: str = "sft.demonstrations") -> str:
         known = ", ".join(["answer", *task.columns])
         raise RecipeError(f"{key} = {template!r} cannot be filled in ({type(error).__name__}: {error}); it "
                           f"may use {known}, and literal braces are doubled") from error  # fmt: skip
+    if not any(name is not None for _, name, _, _ in Formatter().parse(template)) and re.search(r"\{\{\w", template):
+        raise RecipeError(f"{key} = {template!r} fills in nothing, for literal braces are doubled; {{answer}} within "
+                          "braces is {{{answer}}}")  # fmt: skip
     if not text.strip():
         raise DataError(f"{key} = {template!r} is empty for task {task.key}")
     return text

@@ -253,9 +253,9 @@ class Grader:
         texts = {i: self._good_text(task) for i, task in enumerate(tasks) if found[i] is None}
         known = {i: good for i, good in texts.items() if good is not None}
         rewards = self._judge([Sample(tasks[i], episode_of(tasks[i], good, i)) for i, good in known.items()])
-        for (i, good), reward in zip(known.items(), rewards):
+        for i, reward in zip(known, rewards):
             if not reward.success:
-                found[i] = good_problem(tasks[i], reward, good if self.section.canary_good else "")
+                found[i] = good_problem(tasks[i], reward, self.section.canary_good)
         return found
 
     def check_gold(self, task: Task) -> str | None:
@@ -280,7 +280,7 @@ class Grader:
             if good is None:
                 continue
             right, wrong = self.score_texts(task, [good, self._bad_text()])
-            problem = canary_problem(task, right, wrong, good if self.section.canary_good else "")
+            problem = canary_problem(task, right, wrong, self.section.canary_good)
             checks.append(CanaryCheck(task.key, task.source, right, wrong, problem))
         skipped = None if checks else "no right answer is known: set reward.canary_good, for example 'Answer: {answer}'"
         return CanaryReport(tuple(checks), skipped)

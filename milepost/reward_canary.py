@@ -47,17 +47,22 @@ def episode_of(task: Task, text: str, member: int) -> Episode:
     return Episode(EpisodeId("check", 0, task.key, member), f"check/{task.key}", (turn,), stop)
 
 
-def good_problem(task: Task, reward: Reward, filled: str) -> str:
-    """`filled`: reward.canary_good with the answer in it, where that is set; then it may be what is wrong."""
+def good_problem(task: Task, reward: Reward, template: str) -> str:
+    """`template`: reward.canary_good, where that is set; then it may be what is wrong."""
     found = f"is unscorable ({reward.cause})" if reward.cause else f"scores {dict(reward.parts)}"
-    if filled:
-        return f"reward.canary_good with the task's own answer, {filled[:60]!r}, {found}"
-    return f"the task's own answer {str(task.answer)[:60]!r} {found}"
+    if not template:
+        return f"the task's own answer {str(task.answer)[:60]!r} {found}"
+    filled = template.replace("{answer}", str(task.answer))
+    said = f"reward.canary_good with the task's own answer, {filled[:60]!r}, {found}"
+    bare = template.replace("{answer}", "")
+    if "{{" in bare or "}}" in bare:
+        said += "; its braces are literal, so write each once: in sft.demonstrations alone they are doubled"
+    return said
 
 
-def canary_problem(task: Task, good: Reward, bad: Reward, filled: str) -> str | None:
+def canary_problem(task: Task, good: Reward, bad: Reward, template: str) -> str | None:
     if not good.success:
-        return f"task {task.key}: {good_problem(task, good, filled)}"
+        return f"task {task.key}: {good_problem(task, good, template)}"
     if bad.success is not False and str(task.answer) != BAD_ANSWER:
         return f"task {task.key}: a wrong answer is not scored as wrong ({bad.cause or dict(bad.parts)})"
     return None

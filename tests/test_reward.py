@@ -660,6 +660,10 @@ def test_the_canary_sings_while_right_is_one_and_wrong_is_zero(functions):  # ca
         assert not report.ok
         says = "reward.canary_good with the task's own answer, 'So 4.', scores {'numeric': 0.0}"
         assert next(iter(report)) == f"task a: {says}" and grader.check_gold(tasks[0]) == says
+    literal = "; its braces are literal, so write each once: in sft.demonstrations alone they are doubled"
+    for template, ends in ((r"So \box{{answer}}.", "{'numeric': 0.0}"), (r"So \boxed{{{answer}}}.", literal)):
+        with Grader(section("numeric", extract=r"\\boxed\{(.*?)\}", canary_good=template)) as grader:
+            assert str(grader.check_gold(tasks[0])).endswith(ends) and str(next(iter(grader.canary(tasks)))).endswith(ends)
     with Grader(section(functions("always_good"), canary_good="{answer}")) as grader:
         assert "a wrong answer is not scored as wrong" in grader.canary(tasks).problems[0]
     with Grader(section(functions("raises_always"), canary_good="{answer}")) as grader:

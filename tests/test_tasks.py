@@ -530,6 +530,11 @@ def test_a_template_is_filled_in_with_answer_and_columns() -> None:
     assert made == [(tasks[0], "2+2=4\nAnswer: {4}")]
     with pytest.raises(RecipeError, match=r"KeyError: 'work'.*may use answer, steps"):
         demonstrations(SftSection(demonstrations="{work}"), tasks)
+    for nothing in (r"\boxed{{answer}}", "{{answer}} {{steps}}"):  # else every demonstration would say "answer"
+        with pytest.raises(RecipeError, match=r"fills in nothing, .*; {answer} within braces is {{{answer}}}"):
+            demonstrations(SftSection(demonstrations=nothing), tasks)
+    literal = demonstrations(SftSection(demonstrations="{{steps}} {answer}"), tasks)
+    assert [made.completion for made in literal] == ["{steps} 4"]
     with pytest.raises(RecipeError, match=r"neither a .jsonl file nor module:function nor a template"):
         demonstrations(SftSection(demonstrations="Answer"), tasks)
     with pytest.raises(DataError, match="needs a gold answer"):
