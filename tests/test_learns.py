@@ -67,7 +67,10 @@ def test_random_rewards_teach_nothing(learned):
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_other_seeds_learn_too(tmp_path, seed):
+    """The control has as many CPU-seconds, so its steps depend on how busy the machine is: by how much it is beaten is
+    for the quiet test of one seed."""
     reports, _, _ = learn(tmp_path, seed)
-    verdict = standard_bar(reports["sft"], reports["grpo"], reports["control-sft"])
+    verdict = standard_bar(reports["sft"], reports["grpo"])
     assert verdict.passed, verdict.text
+    assert paired(reports["control-sft"], reports["grpo"]).difference > 0
     assert not standard_bar(reports["sft"], reports["control-random"]).passed

@@ -6,6 +6,7 @@ than 2 seconds of processor time. `make nightly` draws more.
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import pytest
@@ -44,7 +45,7 @@ def spelled(draw: st.DrawFn, depth: int = 3) -> tuple[Fraction, str]:
         if kind == "fraction":
             return Fraction(top, bottom), text
         return whole + Fraction(top, bottom), rf"{whole}{text}" if whole else text
-    one, text = draw(spelled(depth - 1))
+    one, text = draw(inside(depth - 1))
     if kind == "wrapped":
         form_ = draw(
             st.sampled_from(
@@ -57,12 +58,17 @@ def spelled(draw: st.DrawFn, depth: int = 3) -> tuple[Fraction, str]:
         return one**exponent, rf"\left({text}\right)^{{{exponent}}}"
     if kind == "root":
         return abs(one), rf"\sqrt{{\left({text}\right)^2}}"
-    other, right = draw(spelled(depth - 1))
+    other, right = draw(inside(depth - 1))
     if kind == "sum":
         sign = draw(st.sampled_from("+-−"))
         return one + other if sign == "+" else one - other, rf"\left({text}\right) {sign} ({right})"
     sign = draw(st.sampled_from((r"\cdot", r"\times", "*", "")))
     return one * other, rf"\left({text}\right){sign}\left({right}\right)"
+
+
+def inside(depth):
+    """Within brackets "1,100" is a pair: there the comma of thousands is written as TeX asks."""
+    return spelled(depth).map(lambda pair: (pair[0], re.sub(r"(?<!\{),(?!\})", "{,}", pair[1])))
 
 
 def _written(value: Fraction) -> str:
