@@ -399,7 +399,7 @@ def test_a_row_that_names_no_known_verifier_is_refused(columns, sentence):
 def test_golds_that_a_verifier_cannot_use_are_told_when_the_rows_are_read():
     golds = [("1/2", "math", None), (r"\frac{1}{", "math", "cannot be read"), (ADD, "code", None),
              ({"tests": []}, "code", "has no tests"), (TOOL, "tool_calls", None), ("[1]", "tool_calls", "names no tool"),
-             ("9^(9^(9^9))", "math", "too large")]  # fmt: skip
+             ("9^(9^(9^9))", "math", None)]  # fmt: skip
     rows = [{"prompt": f"{i}?", "expected_answer": gold, "reward_type": kind} for i, (gold, kind, _) in enumerate(golds)]
     tasks = load_tasks(TasksSection(validation=0, test=0), 0, rows=rows).train
     with Grader(section("by_row")) as grader:
