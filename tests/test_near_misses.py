@@ -10,6 +10,7 @@ from milepost.health.near_misses import LETTER, near_misses
 from milepost.reward_checks import Scorer
 from milepost.scorers import parse_number
 from milepost.types import Task
+from milepost.verifiers import math
 
 
 def of(core, **more):
@@ -77,3 +78,19 @@ def test_what_a_recipe_states_as_tolerance_is_no_change():
     assert texts("mine.py:f", abs_tol="wide") == texts("mine.py:f")
     assert "50z" in texts("exact") and "50z" not in texts("numeric")
     assert texts("judge") == {"51"}  # each costs a call
+
+
+def test_what_mathematics_calls_wrong_lies_beyond_the_tolerance():
+    """126.28 + 1/1000 is 126281/1000; 1/1000 of 126.28 is .126."""
+
+    def wrong(gold, **params):
+        texts = math.wrong(gold, **params)
+        assert [text for text in texts if math.score(answer=text, gold=gold, **params)["score"] != 0] == []
+        return set(texts)
+
+    more, thousandth = r"\boxed{3182/25}", r"\boxed{126281/1000}"
+    assert {more, thousandth} <= wrong("126.28")
+    for params in ({"rel_tol": 0.001}, {"abs_tol": 0.01}, {"rounding": "gold"}):
+        assert wrong("126.28", **params) & {more, thousandth} == {more}
+    assert {more, thousandth} <= wrong("126.28", abs_tol=0.0001)
+    assert len(wrong(r"5\sqrt{2}", abs_tol=1)) == len(wrong(r"5\sqrt{2}")) - 1 and wrong("(1, 2.5)", abs_tol=1)

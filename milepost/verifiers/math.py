@@ -355,9 +355,10 @@ def wrong(gold: Any, **params: Any) -> list[str]:
 
 
 def _equal(gold: Gold, text: str, policy: Policy) -> bool:
-    """Leaves out what the policy itself allows (±x for a symmetric set), never what the parser cannot read."""
+    """Leaves out what the policy itself allows (±x for a symmetric set, a number within the stated tolerance, however it is
+    written), never what the parser cannot read."""
     try:
-        other = parse(text)
-        return gold.tree is not None and other[0] == gold.tree[0] and same(gold.tree, other, policy)
+        other, tolerant = parse(text), bool(policy.rel_tol or policy.abs_tol)
+        return gold.tree is not None and (tolerant or other[0] == gold.tree[0]) and same(gold.tree, other, policy)
     except (Unreadable, TooLarge, RecursionError):
         return False
