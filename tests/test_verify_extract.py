@@ -117,7 +117,7 @@ STANDS = [
     r"\(\boxed{5}\)", r"$$\boxed{5}$$", r"\begin{aligned} x &= \boxed{5} \end{aligned}", r"x + 1 = 6 \\ x &= \boxed{5}",
     r"5x - 3 = 22 \\ \boxed{5}", r"\boxed{5} cm", r"\boxed{5}cm", r"\boxed{5}m", r"\boxed{5} m/s",
     r"\boxed{5}\,\mathrm{m}", r"\boxed{5}~\mu m", r"\boxed{5}\,\Omega", r"\boxed{5}\ \text{hours}",
-    r"\boxed{5}/\text{hour}", r"\boxed{5} million", r"\boxed{5}!", r"The answer is \boxed{5}!", r"\boxed{5}?",
+    r"\boxed{5}/\text{hour}", r"\boxed{5} miles", r"\boxed{5}!", r"The answer is \boxed{5}!", r"\boxed{5}?",
     r"\boxed{5};", r"\boxed{5}: it fits", r"\boxed{5} is not only the answer but the best",
     r"\boxed{5} is not divisible by 2", r"\boxed{5} is right, the others are wrong", r"\boxed{5}; all else is wrong",
     r"\boxed{5} is the wrong person's age", r"not 4 but \boxed{5}", r"I do not know why, but \boxed{5}",
@@ -131,7 +131,8 @@ STANDS = [
     r"\boxed{5}\approx 4.99", r"\left(\boxed{5}\right)", r"\displaystyle\boxed{5}", r"= \,\boxed{5}\,",
     r"\boxed{5}\ (x = 3)", r"\boxed{5} I think", r"\boxed{5} a", r"2 apples + 3 apples gives \boxed{5}",
     r"(3+2) \boxed{5}", r"So, $2+3 = 5$. \boxed{5}", r"It is at least 4. So \boxed{5}", r'"\boxed{5}"', r"'\boxed{5}'",
-    r"`\boxed{5}`", r"\boxed{5}",
+    r"`\boxed{5}`", r"\boxed{5}", r"\boxed{5} grand pianos", r"\boxed{5} K", r"\boxed{5} MB", r"\boxed{5} more than Ann",
+    r"\boxed{5}, more or less", r"\boxed{5} out of the box", r"\boxed{5} or equivalently $10/2$", r"\boxed{5} m",
 ]  # fmt: skip
 """Each answers 5."""
 PART_OR_TAKEN_BACK = [
@@ -159,6 +160,13 @@ PART_OR_TAKEN_BACK = [
     r"\boxed{5} is not correct", r"\boxed{5} was wrong, because", r"\boxed{5} (wrong)", r"\boxed{5}, wrong",
     r"\boxed{5}\text{ is not the answer}", r"**\boxed{5}** is wrong", r"\boxed{5} does not work", r"\boxed{5} is not it",
     r"The answer is not \boxed{5}", r"\text{not }\boxed{5}", r"\neg\boxed{5}", r"We rule out \boxed{5}",
+    r"\boxed{5} million", r"\boxed{5} hundred", r"\boxed{5} dozen", r"\boxed{5} thousand dollars",
+    r"\boxed{5} billion people", r"\boxed{5}\text{ million}", r"$\boxed{5}\text{ thousand}$",
+    r"**\boxed{5}** million", r"$\boxed{5}$ lakh",
+    r"\boxed{5} Mio.", r"\boxed{5} Millionen", r"\boxed{5}万", r"\boxed{5} млн", r"\boxed{5}K", r"\boxed{5}\text{k}",
+    r"\boxed{5} M", r"\boxed{5} grand", r"\boxed{5} out of 20", r"\boxed{5} out of $20$", r"\boxed{5} or more",
+    r"\boxed{5} or fewer", r"\boxed{5} and a half", r"at least \boxed{5}", r"at most $\boxed{5}$",
+    r"more than **\boxed{5}**", r"up to \boxed{5}", r"half of \boxed{5}", r"twice \boxed{5}",
     r"It isn't \boxed{5}", r"\boxed 5.5", r"2\cdot\boxed 5", r"\boxed{5} \\cdot 10", r"2\\cdot\boxed{5}",
 ]  # fmt: skip
 """None of them answers anything."""

@@ -47,6 +47,10 @@ EQUAL = {
         ("5000000", r"5\text{ million dollars}"), (r"\$5\text{ million}", r"\$5{,}000{,}000"), ("5", "5hrs"),
         ("5", "5min"),
     ],
+    "scales and letters": [
+        ("12 K", "12 K"), ("12 K", r"12\text{ K}"), ("12 K", "12"), (r"12\pi", r"12\text{ pi}"), ("12 M", r"12\text{ M}"),
+        ("1200000", "12 lakh"), ("120000000", r"12\text{ crore}"), ("12", "12 grand pianos"), ("12", "12 miles"),
+    ],
     "one set of numbers": [
         (r"\mathbb{R}", r"(-\infty,0]\cup(0,\infty)"), (r"(-\infty,\infty)", r"(-\infty,0)\cup[0,\infty)"),
         (r"\{1,2\}\cup\{3\}", r"\{1,2,3\}"), (r"\{1,2,3\}", r"\{3\}\cup\{1,2\}"), (r"\{1,2\}\cup\{3\}", "1, 2, 3"),
@@ -140,6 +144,12 @@ DIFFERENT = {
         ("5", "5 remainder"),
         ("5", "5 tens"), ("5", r"5\text{ hundreds}"), ("5", r"5 \text{ past } 6"),
         ("1/2", r"\frac12\text{ million}"), ("60 mph", "60 km/h"),
+    ],
+    "scales and letters": [
+        *(("12", rf"12\text{{{word}}}") for word in ("K", "M", "B", "k", " K", " k", "K dollars", " lakh", " crore",
+          " grand", " gross", " quadrillion", " Millionen", " Mio.", " millones", " tausend", " pi", " grand dollars")),
+        ("12", "12 K"), ("12", "12 gross"), ("12", "12 Millionen"), ("12", "12 lakh"), ("12", r"12\mathrm{K}"),
+        ("12 K", "13 K"), ("12 K", "12 M"),
     ],
     "bases": [("101", "101_2"), ("101", "101_3"), ("5", "5_2"), ("5", "5_5"), ("101_2", "100_2"), ("19_8",
     "19_8 or 3")],

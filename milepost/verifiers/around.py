@@ -6,8 +6,9 @@ r"""What stands around a box: whether the box is a part of a larger formula, and
     is_denied("", " is wrong.")          -> True
 
 A box is what is said only if no sign of its formula works on it: all of =, ≈, arrows, commas, words, units, degrees and
-percent may stand beside it; operators, other relations, functions and factors may not. Outside of a formula + - * < > are
-signs only between two things, for a dash, a bullet or a tag is none. Give at most `REACH` characters of either side.
+percent may stand beside it; operators, other relations, functions and factors may not, whether signs or words such as
+"million", "or more" and "at least". Outside of a formula + - * < > are signs only between two things, for a dash, a bullet
+or a tag is none. Give at most `REACH` characters of either side.
 """
 
 from __future__ import annotations
@@ -60,6 +61,32 @@ _AFTER = re.compile(
 )
 _STAR_AFTER = re.compile(rf"\*(?!\*)\s*{_NEXT}")
 
+SCALE_WORDS = """hundred thousand million billion trillion quadrillion quintillion sextillion dozen dozens lakh lakhs lac
+lacs crore crores grand gross myriad myriads hundreds thousands millions billions trillions quadrillions mil mln mld mn bn
+mio mrd tsd bio hundert tausend tausende millionen milliarde milliarden billionen dutzend millones millón millon milliard
+milliards
+mille milliers douzaine douzaines milioni miliardo miliardi milione mila migliaia milhão milhões milhoes bilhão bilhões
+cientos miles docena docenas тысяч тысячи тысяча тыс миллион миллиона миллионов млн миллиард миллиарда миллиардов млрд"""
+"""Behind a number they multiply it. Capitals as in German do not count."""
+_TEXT = r"(?:\\{1,2}(?:text\w*|mbox|mathrm)\s*\{)"
+_SPACES = rf"(?:{_GAP}|\}}|\$|\\{{1,2}}[)\]]|[*_]{{1,2}}|{_TEXT})*+"
+_SCALE = "|".join(word for word in SCALE_WORDS.split() if word != "miles")
+_SCALED = re.compile(
+    rf"{_SPACES}(?:(?i:[-–]?(?:{_SCALE})(?![^\W\d_])(?![ ]+(?:pianos?|total)))|[万萬亿億兆千百만억천백]"
+    rf"|[kMB](?![A-Za-z/^²]))|\$?{_TEXT}?K(?![A-Za-z/^²])"
+)
+"""A K with a space before it is kelvin."""
+_MORE_OR_LESS = re.compile(
+    rf"{_SPACES}(?:or[ \t]+(?:more|less|fewer|higher|lower|greater|above|below|so)\b|and[ \t]+a[ \t]+(?:half|quarter)\b"
+    r"|out[ \t]+of\b(?=[^\w\n]{0,6}(?:\d|\\|[a-z](?![a-z]))))",
+    re.IGNORECASE,
+)
+_BOUND_BEFORE = re.compile(
+    r"\b(?:at[ \t]+(?:least|most)|(?:more|less|fewer|greater|smaller|larger|higher|lower)[ \t]+than|up[ \t]+to|half[ \t]+of"
+    r"|twice|between)(?:[ \t]|[$*_`{}]|\\{1,2}[(\[])*+\Z",
+    re.IGNORECASE,
+)
+
 
 def is_part(before: str, after: str) -> bool:
     """Whether a box with this text before and behind it is only a part of what its formula says."""
@@ -71,6 +98,9 @@ def is_part(before: str, after: str) -> bool:
         or (_MINUS_BEFORE.search(bare))
         or _AFTER_CLOSE.match(after)
         or _AFTER.match(rest)
+        or _SCALED.match(after)
+        or _MORE_OR_LESS.match(after)
+        or _BOUND_BEFORE.search(before)
         or (not starred and _STAR_AFTER.match(rest))
     )
 

@@ -5,6 +5,7 @@ A single value is never equal to a list. Lists and sets are compared without ord
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -346,6 +347,8 @@ def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
         gold, answer = _as_product(gold), _as_product(answer)
     if any(len(node) > 3 and node[0] == "unit" for node in (gold, answer)) and not gold[0] == answer[0] == "unit":
         return False  # of 1 hour 30 minutes no bare number is told of what it is a number
+    if answer[0] == "unit" and gold[0] != "unit" and _MAY_SCALE.match(answer[2]):
+        return False
     gold, gold_unit = _split(gold)
     answer, answer_unit = _split(answer)
     if policy.units == "strict" and (gold_unit is None) != (answer_unit is None):
@@ -360,6 +363,10 @@ def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
             return gold[0] == answer[0] and same(gold, answer, policy)
         return _percent(gold, answer, policy)
     return same(gold, answer, policy)
+
+
+_MAY_SCALE = re.compile(r"[kKMB](?![^\s])")
+"""As in 12K dollars: beside a bare gold nothing says that they are kelvin, moles per litre or bytes."""
 
 
 def _as_product(node: Node) -> Node:

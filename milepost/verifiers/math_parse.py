@@ -376,6 +376,8 @@ class _Reader(Scanner):
             return ("const", inside) if inside in "ie" else ("sym", inside)
         if inside in FUNCTIONS:
             return self.function(inside)
+        if inside == "pi":
+            return ("const", "pi")
         word = as_word(rf"\text{{{inside}}}")
         if not word:
             raise Unreadable(f"what is {inside[:20]!r}?")

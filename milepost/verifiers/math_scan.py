@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
+from milepost.verifiers.around import SCALE_WORDS
 from milepost.verifiers.math_units import known_unit, read_unit
 
 Node = tuple[Any, ...]
@@ -22,7 +23,8 @@ FUNCTIONS = {
 _GREEK = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi
 varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell"""
 SYMBOLS = frozenset("\\" + name for name in _GREEK.split())
-SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
+          "quadrillion": 10**15, "lakh": 10**5, "crore": 10**7}  # fmt: skip
 # Words after a number that change the value or name another one: such a text is no quantity.
 _OTHER_WORDS = """or and not no to if is are either neither nor maybe perhaps about approximately almost nearly over times
 plus minus negative half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths
@@ -31,8 +33,9 @@ multiplied choose mod modulo wrong false but then else vs versus through until b
 all every other below above zero root
 roots inverse reciprocal double triple twice thrice opposite short mistake incorrect correct under off away score base power
 exponent digits conjugate complement squares cubes answers
-remainder remaining rem past after before greater tens hundreds thousands millions billions trillions dozens mil mn bn"""
-_NO_UNITS = frozenset(_OTHER_WORDS.split()) | SCALES.keys()
+remainder remaining rem past after before greater tens pi"""
+_NO_UNITS = (frozenset(_OTHER_WORDS.split()) | SCALES.keys() | frozenset(SCALE_WORDS.split())) - {"miles", "grand", "gross"}
+_NO_UNIT_ALONE = re.compile(r"(?:grand|gross)(?:\s+(?:of|dollars?|euros?)\b.*)?", re.IGNORECASE)
 _TWO_LETTERS = "cm mm km dm nm kg mg lb oz ml cl dl hr hz kb mb gb tb kw mw kj ms ns us ft in yd mi pm am ha pa ev ma kv kn"
 _SHORT_UNITS = frozenset(_TWO_LETTERS.split())
 _NUMBER = re.compile(
@@ -278,6 +281,8 @@ class Scanner:
             return None
         words = re.findall(r"[A-Za-zµμ]+", name)
         if any(w.lower() in _NO_UNITS or w in FUNCTIONS for w in words) or len(words) > 4:
+            return None
+        if _NO_UNIT_ALONE.fullmatch(name):
             return None
         if not texted and not spaced and len(words[0]) < 2:
             return None

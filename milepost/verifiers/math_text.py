@@ -78,7 +78,7 @@ def plain(text: str) -> str:
 
 # Not those that turn the direction of writing: what is read then is not what is seen.
 _INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200e\u2060-\u2064\ufeff]+")
-_SCALE = "hundred|thousand|million|billion|trillion|dozen"
+_SCALE = "hundred|thousand|million|billion|trillion|dozen|quadrillion|lakh|crore"
 _SIZES = r"tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge"
 _SWITCHES = re.compile(
     rf"\\(?:bf|it|rm|sf|tt|sl|bfseries|itshape|{_SIZES}|nonumber|notag|strut|null|nolimits|scriptstyle)(?![A-Za-z])\s*"
