@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.health.attacks import CHANGED, PLAIN, attacks
-from milepost.health.near_misses import LETTER, near_misses
+from milepost.health.near_misses import BEHIND, LETTER, near_misses
 from milepost.reward_checks import Scorer
 from milepost.scorers import parse_number
 from milepost.types import Task
@@ -23,10 +23,14 @@ def test_every_kind_of_change_of_a_number():
     assert of("132") == {
         "its sign": "-132", "+1": "133", "-1": "131", "+10": "142", "-10": "122", "+100": "232", "-100": "32",
         "+1000": "1132", "-1000": "-868", "another first digit": "532", "digits in another order": "123",
-        "the point moved": "1320", LETTER: "132z"}  # fmt: skip
-    assert ("the point moved", "13.2") in list(near_misses("132"))
-    assert ("the point moved", "13.2") not in list(near_misses("132", strict=True))
-    assert ("the point moved", "13") in list(near_misses("130", strict=True))
+        "times 10": "1320", "times 100": "13200", "a tenth": "13.2", "a hundredth": "1.32", "a digit behind it": "1327",
+        "a fraction added": "132.4", "a fraction taken off": "131.6", "its first digit": "1", "its last digit": "2",
+        "what stands between these digits": "3", LETTER: "132z"}  # fmt: skip
+    left = {"a tenth", "a hundredth", "a fraction added", "a fraction taken off"}
+    assert set(of("132")) - set(of("132", strict=True)) == left  # a pattern for whole numbers reads 2 in 13.2
+    assert of("130", strict=True)["a tenth"] == "13" and of("1300", strict=True)["a hundredth"] == "13"
+    assert (of("-7")["a fraction added"], of("-7")["a fraction taken off"]) == ("-7.4", "-6.6")
+    assert (of("0")["a fraction added"], of("0")["a fraction taken off"]) == ("0.4", "-0.4")
     assert "digits in another order" not in of("100") and of("160")["digits in another order"] == "106"
     assert "its sign" not in of("0") and of("-7")["its sign"] == "7"
 
@@ -34,16 +38,29 @@ def test_every_kind_of_change_of_a_number():
 def test_a_number_is_written_as_it_was():
     changed = of("$3.50 a piece")
     assert changed["its sign"] == "$-3.50 a piece" and changed["+0.01"] == "$3.51 a piece"
-    assert changed["-10"] == "$-6.50 a piece" and changed["the point moved"] == "$35.00 a piece"
+    assert changed["-10"] == "$-6.50 a piece" and changed["times 10"] == "$35.00 a piece"
+    assert changed["a hundredth"] == "$0.0350 a piece" and changed["its first digit"] == "$3 a piece"
+    assert not {"a digit behind it", "a fraction added"} & set(changed)  # 3.507 is near 3.50
     assert of("1,320")["+10000"] == "11,320" and of("1,320")["another first digit"] == "5,320"
-    assert of("3/4") == {"its sign": "-3/4", "upside down": "4/3", "+1": "7/4", LETTER: "3/4z"}
-    assert of("2024-05-03") == {"+1": "2024-05-4", LETTER: "2024-05-03z"}  # what else would be wrong is not known
+    assert of("3/4") == {"its sign": "-3/4", "upside down": "4/3", "+1": "7/4", "its first number": "3",
+                         LETTER: "3/4z"}  # fmt: skip
+    assert "its first number" not in of("7/1") and of(r"\frac{3}{4}")["its first number"] == "3"
+    assert of("2024-05-03") == {
+        "+1": "2024-05-4",
+        "its first number": "2024",
+        LETTER: "2024-05-03z",
+    }  # what else would be wrong is not known
 
 
 def test_every_kind_of_change_of_a_text():
-    assert of("New York") == {"letters in another order": "eNw York", LETTER: "New Yorkz", "a word changed": "New walrus",
-                              "words in another order": "York New"}  # fmt: skip
-    assert of("Oslo") == {"letters in another order": "sOlo", LETTER: "Osloz"}
+    assert of("New York") == {
+        "letters in another order": "eNw York", BEHIND: "New Yorkz", "a word changed": "New walrus",
+        "words in another order": "York New", "its first letter": "N", "its last letter": "k", "its first word": "New",
+        "what stands between these letters": "ew Yor"}  # fmt: skip
+    assert of("Oslo") == {"letters in another order": "sOlo", BEHIND: "Osloz", "its first letter": "O",
+                          "its last letter": "o", "what stands between these letters": "sl"}  # fmt: skip
+    assert set(of("A")) == {LETTER}
+    assert not any(kind.startswith("its ") for kind in of("B. Oslo"))  # B alone names the choice
     like = dict(near_misses("Oslo 2"))
     assert "other letters, as many" not in like and "a word changed" not in like  # "Oslo" may be said or not beside a 2
     assert "a word changed" in of("Oslo 2", strict=True)

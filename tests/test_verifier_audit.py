@@ -6,6 +6,7 @@ import json
 import re
 import time
 from difflib import SequenceMatcher
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -311,6 +312,10 @@ def number(text):
     return int(text) if re.fullmatch(r"-?\d+", text) else 10**9 + 7
 
 
+def decimal(text):
+    return Fraction(text) if re.fullmatch(r"-?\d+(\.\d+)?", text) else Fraction(10**9 + 7)
+
+
 RULES = {  # what the first kinds of change that are paid must be, and the share of golds
     "no sign": (lambda c, a: c.replace("-", "") == a, "(its sign: 6 of 6)"),
     "two last digits": (lambda c, a: number(c) % 100 == int(a) % 100, "(+100: 6 of 6, -100: 6 of 6, "),
@@ -318,7 +323,21 @@ RULES = {  # what the first kinds of change that are paid must be, and the share
     "alike": (lambda c, a: SequenceMatcher(None, c, a).ratio() >= 0.6, "(its sign: 6 of 6, "),
     "within a fifth": (lambda c, a: abs(number(c) - int(a)) <= 0.2 * int(a), "(+1: 6 of 6, -1: 6 of 6, +10: 5 of 6, …)"),
     "any order": (lambda c, a: sorted(c) == sorted(a), "(digits in another order: 5 of 5)"),
-    "digits alone": (lambda c, a: re.sub(r"\D", "", c) == a, "(its sign: 6 of 6)"),
+    "digits alone": (lambda c, a: re.sub(r"\D", "", c) == a, "(its sign: 6 of 6, a tenth: 5 of 6, a hundredth: 4 of 6)"),
+    "whole part": (lambda c, a: int(decimal(c)) == int(a), "(a fraction added: 6 of 6)"),
+    "rounded": (lambda c, a: round(decimal(c)) == int(a), "(a fraction added: 6 of 6, a fraction taken off: 6 of 6)"),
+    "percent": (lambda c, a: decimal(c) in [int(a) * by for by in (1, 100, Fraction(1, 100))],
+                "(times 100: 6 of 6, a hundredth: 6 of 6)"),
+    "tens": (lambda c, a: decimal(c) in (int(a), 10 * int(a)), "(times 10: 6 of 6)"),
+    "part of it": (lambda c, a: c != "" and c in a, "(-100: 4 of 6, its first digit: 6 of 6, its last digit: 3 of 3, …)"),
+    "how it begins": (lambda c, a: c != "" and a.startswith(c), "(its first digit: 6 of 6)"),
+    "how it ends": (lambda c, a: c != "" and a.endswith(c), "(-100: 4 of 6, its last digit: 3 of 3)"),
+    "what goes on": (lambda c, a: bool(re.fullmatch(rf"{a}\d*", c)), "(times 10: 6 of 6, times 100: 6 of 6, a digit "),
+}  # fmt: skip
+WORD_RULES = {
+    "part of it": (lambda c, a: c != "" and c in a, "(its first letter: 4 of 4, its last letter: 4 of 4, what stands "),
+    "how it begins": (lambda c, a: c != "" and a.startswith(c), "(its first letter: 4 of 4, its first word: 3 of 3)"),
+    "what goes on": (lambda c, a: bool(re.fullmatch(rf"{a}\w*", c)), "(a letter behind the word: 4 of 4)"),
 }
 
 
@@ -333,6 +352,14 @@ def test_a_rule_that_pays_changed_golds_is_told_by_its_kind(name):
     assert judged_here(function, NUMBERS_AS_GOLD, several=True) == {}
 
 
+@pytest.mark.parametrize("name", WORD_RULES)
+def test_a_rule_that_pays_changed_words_is_told_by_its_kind(name):
+    function, kinds = WORD_RULES[name]
+    found = judged_here(function, NAMES_AS_GOLD)
+    assert kinds in found[CHANGED].text and found[CHANGED].level == "warning", found[CHANGED].text
+    assert judged_here(function, NAMES_AS_GOLD, several=True).keys() <= {"gold among other answers"}
+
+
 def test_what_reads_the_answer_out_of_a_text_is_blamed_for_nothing():
     """132z is read as 132 by many a sound function."""
     assert judged_here(lambda c, a: (re.findall(r"-?\d+", c) or [""])[-1] == a, NUMBERS_AS_GOLD) == {}
@@ -340,9 +367,9 @@ def test_what_reads_the_answer_out_of_a_text_is_blamed_for_nothing():
     assert judged_here(lambda c, a: c.casefold() == a.casefold(), NAMES_AS_GOLD) == {}
     bag = judged_here(lambda c, a: sorted(c.split()) == sorted(a.split()), NAMES_AS_GOLD)
     assert "(words in another order: 3 of 3)" in bag[CHANGED].text
-    assert (
-        "(a word changed: 3 of 3)" in judged_here(lambda c, a: c.split()[:1] == a.split()[:1], NAMES_AS_GOLD)[CHANGED].text
-    )
+    first = judged_here(lambda c, a: c.split()[:1] == a.split()[:1], NAMES_AS_GOLD)
+    assert "its first word: 3 of 3, a word changed: 3 of 3)" in first[CHANGED].text
+    assert judged_here(lambda c, a: re.findall(r"\b[A-D]\b|\b[A-D](?=z)", c)[-1:] == [a], "ABDC") == {}  # Bz is read as B
 
 
 def test_a_near_miss_that_earns_nearly_as_much_as_the_gold_is_told():
@@ -555,7 +582,8 @@ def test_every_usual_form_is_there_with_a_thought_and_without():
 def test_what_a_tolerance_allows_is_no_attack():
     judge = Scorer("numeric", 1.0, "numeric", {"abs_tol": 1})
     made = attacks(Task("t", "?", answer="5"), judge, PLAIN, [], {"right": [], "wrong": []})
-    assert {attack.text for attack in made if attack.name == "gold changed"} == {"-5", "15", "50", "9"}  # 6 is within 1
+    assert {attack.text for attack in made if attack.name == "gold changed"} == {
+        "-5", "15", "50", "500", "57", "9"}  # fmt: skip  # 6 is within 1
 
 
 def test_an_empty_gold_and_a_copied_gold_are_not_attacked():
