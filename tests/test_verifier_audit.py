@@ -26,7 +26,7 @@ from milepost.health.attacks import (
     phrasings,
     rendered,
 )
-from milepost.health.audit_report import CHANGED, NEAR_MISS, AuditReport, Row, Tried, findings_of, rows_of
+from milepost.health.audit_report import CHANGED, FORM_ALONE, NEAR_MISS, AuditReport, Row, Tried, findings_of, rows_of
 from milepost.health.verifier_audit import audit_recipe, check_before
 from milepost.launch import open_session
 from milepost.recipe import make_recipe
@@ -297,12 +297,13 @@ NUMBERS_AS_GOLD = ("132", "105", "44", "160", "1002", "197")
 NAMES_AS_GOLD = ("New York", "Los Angeles", "Rio de Janeiro", "Oslo")
 
 
-def judged_here(function, golds, **more):
-    """The findings on a function of (completion, gold) → pay, asked without any worker; 1 is a success."""
-    judge, made = Scorer("", 1.0, "mine.py:judge", {}), []
+def judged_here(function, golds, way=PLAIN, frames=(), **more):
+    """The findings on a function of (completion, gold) → pay, asked without any worker; 1 or more is a success."""
+    judge, known, made = Scorer("", 1.0, "mine.py:judge", {}), {"right": [], "wrong": []}, []
     for place, gold in enumerate(golds):
-        others = [*golds[place + 1 :], *golds[:place]][:2]
-        for attack in attacks(Task(gold, "What is it?", answer=gold), judge, PLAIN, others, {"right": [], "wrong": []}):
+        others, task = [*golds[place + 1 :], *golds[:place]][:2], Task(gold, "What is it?", answer=gold)
+        forms = in_every_form(task, judge, way, [Phrasing(frame) for frame in frames], others, known)
+        for attack in [*attacks(task, judge, way, others, known), *(forms if frames else [])]:
             pay = float(function(attack.text.strip(), gold))
             made.append(Tried(gold, attack, Reward(pay, {}, pay >= 1), "", judge.name))
     return {finding.name: finding for finding in findings_of(made, **more) if finding.level != "note"}
@@ -383,6 +384,31 @@ def test_a_near_miss_that_earns_nearly_as_much_as_the_gold_is_told():
     assert "0.95 where the gold earns 1 and a wrong answer 0" in found[NEAR_MISS].text
     assert ", but a near miss earns nearly as much" in AuditReport((), 1, (), tuple(found.values())).text()
     assert judged_here(pays(0.79), NUMBERS_AS_GOLD) == judged_here(pays(0.95), NUMBERS_AS_GOLD, several=True) == {}
+
+
+def test_a_form_that_earns_nearly_as_much_as_the_gold_is_told():
+    """A wrong answer behind #### earns the share for ####, and nothing without; plain golds are none."""
+
+    def pays(share, plainly=0.0):
+        return lambda c, a: 1.0 if c == f"#### {a}" else plainly * (c == a) or share * c.startswith("####")
+
+    frames = ["{answer}", "#### {answer}", "<answer>{answer}</answer>"]
+    for way in (Phrasing("#### {answer}"), PLAIN):  # found in the form of the gold, and in another
+        found = judged_here(pays(0.9, 1.0), NUMBERS_AS_GOLD, way, frames)
+        assert list(found) == [FORM_ALONE] and found[FORM_ALONE].level == "warning", found
+        assert "earns 0.9 for how it is written, and 0 written otherwise; the gold earns 1" in found[FORM_ALONE].text
+        assert "#### -987654321" in found[FORM_ALONE].example
+        told = AuditReport((), 1, (), tuple(found.values())).text()
+        assert told.startswith(
+            "verifier: it holds, but a wrong answer in a form that is paid earns nearly as much as the gold"
+        )
+        assert judged_here(pays(0.79, 1.0), NUMBERS_AS_GOLD, way, frames) == {}
+
+    def bonus(c, a):  # 1.9 for the right answer in its form and .9 for the form: half, though plain golds earn 1
+        return float(c in (a, f"#### {a}")) + 0.9 * c.startswith("####")
+
+    assert judged_here(bonus, NUMBERS_AS_GOLD, PLAIN, frames) == {}
+    assert judged_here(lambda c, a: 1.0 if c == a else 0.9, NUMBERS_AS_GOLD, PLAIN, frames) == {}
 
 
 def test_what_is_paid_in_one_of_two_forms_always_is_no_chance():

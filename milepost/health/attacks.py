@@ -221,9 +221,9 @@ def in_every_form(
     if core is None or judge.name in (*STYLED, *SERVED) or "idle" in known:
         return []
     forms = [form for form in forms if form != (phrasing or PLAIN)]
-    found = [Attack(ELSEWHERE, form.fill(core), "either") for form in forms]
+    found = [Attack(ELSEWHERE, form.fill(core), "either", form.frame) for form in forms]
     bad = next(text for text in WRONG if text != core)
-    found += [Attack(WRONG_ELSEWHERE, form.fill(bad)) for form in forms]
+    found += [Attack(WRONG_ELSEWHERE, form.fill(bad), "fail", form.frame) for form in forms]
     if judge.name not in _OF_DATA:
         filled = [(form.frame, form.fill(text)) for form in forms for text in others[:1]]
         found += [Attack(WRONG_ELSEWHERE, text, "mostly_fail", frame) for frame, text in filled]

@@ -8,7 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from milepost.health.attacks import ANOTHER, CHANGED, GOLD, JUNK, PLAINLY_WRONG, STYLED, SWAPPED, Attack, Must
+from milepost.health.attacks import (
+    ANOTHER,
+    CHANGED,
+    ELSEWHERE,
+    GOLD,
+    JUNK,
+    PLAINLY_WRONG,
+    STYLED,
+    SWAPPED,
+    WRONG_ELSEWHERE,
+    Attack,
+    Must,
+)
 from milepost.health.near_misses import READ_THROUGH
 from milepost.terminal import table, visible
 from milepost.types import Reward
@@ -17,12 +29,13 @@ from milepost.verifiers.labelled import wilson
 MARGIN = 0.1
 """Junk may earn as much more than a plainly wrong answer, as a share of what lies between that and a right one."""
 SLACK = 1e-9
-NEAR_MISS = "near miss"
+NEAR_MISS, FORM_ALONE = "near miss", "form alone"
 UNTOLD, LEAST_UNTOLD = "no reward", 5
 FEW = 2
 """Answers of which more than half can be right by chance."""
 NEARLY = 0.8
-"""Of what lies between a plainly wrong answer and the gold: a wrong one that earns so much leaves little to be learnt."""
+"""Of what lies between a plainly wrong answer, in whatever form it earns least, and the gold: a wrong one that earns so
+much leaves little to be learnt."""
 _LONGEST = 100
 
 
@@ -135,6 +148,8 @@ class AuditReport:
             return f" only if several answers are right: {example.rpartition(' (task ')[0]}"
         if names.get(SWAPPED) == "warning":
             return ", but success does not depend on the gold"
+        if names.get(FORM_ALONE) == "warning":
+            return ", but a wrong answer in a form that is paid earns nearly as much as the gold"
         return ", but a near miss earns nearly as much as the gold" if names.get(NEAR_MISS) == "warning" else ""
 
     def _table(self) -> list[str]:
@@ -185,6 +200,7 @@ def findings_of(tried: Sequence[Tried], *, several: bool = False) -> Iterator[Fi
             yield from _rejected(name, ones) if must == "succeed" else _accepted(name, must, ones)
     yield from _blind(tried)
     yield from _nearly(tried, golds, several=several)
+    yield from _form_alone(tried, golds)
     yield from _order(tried, {task: one.reward.total for task, one in golds.items()})
     yield from _absent(tried)
 
@@ -254,6 +270,26 @@ def _nearly(tried: Sequence[Tried], golds: Mapping[str, Tried], *, several: bool
         text = (f"{NEAR_MISS}: {len(near)} of {len(ones)} changed golds are no success and earn most of what one earns: "
                 f"{one.reward.total:.4g} where the gold earns {gold:.4g} and a wrong answer {wrong:.4g}")  # fmt: skip
         yield Finding("note" if told else "warning", NEAR_MISS, text, one.shown())
+
+
+def _form_alone(tried: Sequence[Tried], golds: Mapping[str, Tried]) -> Iterator[Finding]:
+    """A wrong answer that earns most of what the gold earns (in the same form, where it is a success in it), for its form
+    alone: in another it earns little."""
+    rights = {(one.task, one.attack.form): one for one in tried if one.attack.name == ELSEWHERE and one.reward.success}
+    ones = [one for one in tried if one.attack.name in (PLAINLY_WRONG, WRONG_ELSEWHERE)
+            and one.task in golds and one.reward.total is not None and not one.reward.success]  # fmt: skip
+    least: dict[str, float] = {}
+    for one in ones:
+        least[one.task] = min(one.reward.total or 0.0, least.get(one.task, one.reward.total or 0.0))
+    paid = [rights.get((one.task, one.attack.form), golds[one.task]).reward.total for one in ones]
+    held = [gold is not None and gold > (one.reward.total or 0.0) >= least[one.task] + NEARLY * (gold - least[one.task])
+            for one, gold in zip(ones, paid)]  # fmt: skip
+    if ruled := _ruled(ones, held):
+        place = next(place for place, one in enumerate(ones) if held[place] and one.attack.form in ruled)
+        one = ones[place]
+        text = (f"{FORM_ALONE}: a wrong answer earns {one.reward.total:.4g} for how it is written, and "
+                f"{least[one.task]:.4g} written otherwise; the gold earns {paid[place]:.4g}")  # fmt: skip
+        yield Finding("note" if one.judge == "reasoning_gym" else "warning", FORM_ALONE, text, one.shown())
 
 
 def _blind(tried: Sequence[Tried]) -> Iterator[Finding]:
