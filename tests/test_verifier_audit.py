@@ -634,6 +634,18 @@ def test_phrasings_begin_with_what_the_recipe_says():
     assert shown.startswith("<think>First I look") and shown.endswith("</think>\n<answer>{answer}</answer>")
 
 
+def test_of_a_gold_of_tests_the_right_answer_is_its_solution():
+    """For functions of people too; no number in it is changed, for many programs are right."""
+    gold = {"entry_point": "f", "tests": [{"args": [1], "expected": 2}], "solution": "def f(a):\n    return a + 1\n"}
+    judge, known = Scorer("", 1.0, "mine.py:judge", {}), {"right": [], "wrong": []}
+    fenced = Phrasing("```python\n{answer}\n```")
+    made = attacks(Task("t", "Add one.", answer=gold), judge, fenced, ["def f(a):\n    return a"], known)
+    assert made[0] == Attack("the gold itself", f"```python\n{gold['solution']}\n```", "succeed")
+    assert not any(attack.name == CHANGED for attack in made)
+    for other in ({**gold, "solution": ""}, {"solution": "five", "answer": 5}):
+        assert (core_of(Task("t", "?", answer=other), judge, known) or "").startswith("{")
+
+
 def test_the_core_of_a_gold():
     known = {"right": ["R"], "wrong": []}
     assert core_of(Task("t", "?", answer=r"So \boxed{7}."), Scorer("", 1, "math", {}), known) == "7"

@@ -24,6 +24,7 @@ from milepost.reward_checks import Scorer
 from milepost.reward_sections import RewardSection
 from milepost.scorers import parse_number
 from milepost.types import Task
+from milepost.verifiers.code_gold import BadGold, read_gold
 from milepost.verifiers.extract import extract
 from milepost.verifiers.kinds import KINDS, SERVED, module_of
 
@@ -174,8 +175,20 @@ def core_of(task: Task, judge: Scorer, known: Known) -> str | None:
     text = str(task.answer)
     if judge.name == "math" and (r"\boxed" in text or "####" in text):  # a whole solution, as in MATH and GSM8K
         return extract(text, ("boxed", "marker"))[0] or text
+    if solution := _solution(task, judge):
+        return solution
     is_data = isinstance(task.answer, (dict, list, tuple)) and not judge.builtin
     return json.dumps(task.answer, ensure_ascii=False) if is_data else text
+
+
+def _solution(task: Task, judge: Scorer) -> str:
+    """Of a gold of tests, as a function of people may be given one: the program that passes them, if it says one."""
+    if judge.builtin or not isinstance(task.answer, dict):
+        return ""
+    try:
+        return read_gold(task.answer).solution
+    except BadGold:
+        return ""
 
 
 # --- the attacks ------------------------------------------------------------------------------------------------------
@@ -303,7 +316,7 @@ def _by_text(
         codes = [*_EXITS, *(f"```python\n{code}\n```" for code in _EXITS[:2])]
         yield from (Attack("code that exits early", text) for text in [*codes, phrasing.fill(_EXITS[2])])
     if core is not None:
-        yield from _near(judge, phrasing, core, known)
+        yield from _near(task, judge, phrasing, core, known)
         yield from (Attack(ANOTHER, phrasing.fill(text), "mostly_fail") for text in others[:1])
         yield Attack("right answer repeated", "\n".join([phrasing.fill(core)] * 5), "pay_once")
         yield Attack("right answer repeated", phrasing.fill(" ".join([core] * 5)), "pay_once")
@@ -336,11 +349,13 @@ def _form(phrasing: Phrasing, judge: Scorer, core: str | None) -> Iterator[Attac
         yield from (Attack("any JSON", text) for text in _JSON if core is None or text.strip('"') != core)
 
 
-def _near(judge: Scorer, phrasing: Phrasing, core: str, known: Known) -> Iterator[Attack]:
+def _near(task: Task, judge: Scorer, phrasing: Phrasing, core: str, known: Known) -> Iterator[Attack]:
     """The gold changed a little. Of people's functions it is not known how many answers are right.
 
     A judge is asked two of them, for each costs a call, and so is reasoning-gym, whose families are audited one by one.
     """
+    if _solution(task, judge):
+        return  # many programs are right, those with another number in them too
     if judge.name == "math":
         if phrasing.fill("") in ("", r"\boxed{}"):
             yield from (Attack(CHANGED, text) for text in known["wrong"] if text.strip())
