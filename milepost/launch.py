@@ -25,7 +25,7 @@ from milepost.formula import describe
 from milepost.health.verifier_audit import check_before
 from milepost.hosts import Hosts
 from milepost.levers import check_tasks
-from milepost.models import Policy, context_of, load_model, load_reader
+from milepost.models import Policy, Reader, context_of, load_model, load_reader
 from milepost.policy import made_policy
 from milepost.progress import say
 from milepost.recipe import Recipe
@@ -87,14 +87,11 @@ def open_session(
         )  # fmt: skip
         tell(str(tasks.report))
         grader.check_columns([*tasks.train, *tasks.validation, *tasks.test])
-        tokenizer, context = reader()
-        check_plan(tasks, recipe, stages, tokenizer, spec)
-        style = style_of(tokenizer, spec, recipe.env, recipe.tasks) if spec else TERSE
+        check_plan(tasks, recipe, stages, reader().tokenizer, spec)
+        style = style_of(reader().tokenizer, spec, recipe.env, recipe.tasks) if spec else TERSE
         # A judge that does not work is told now, and not when the model is loaded and has sampled.
         grader.try_out(tasks.train[0])
-        check_context(tasks, tokenizer, context, recipe)
-        if isinstance(grader, EnvGrader):
-            check_openings(tasks, grader, tokenizer, context, recipe, style)
+        check_room(tasks, grader, reader(), recipe, style)
         trains = existing is None and "grpo" in stages and recipe.grpo.steps > 0
         told = check_before(recipe, grader, tasks, spec) if trains else []
         for _, sentence in told:
@@ -220,8 +217,16 @@ def codec_of(policy: Policy, recipe: Recipe, style: Style = TERSE) -> Codec:
     )
 
 
-def check_context(tasks: TaskSet, tokenizer: Any, context: int | None, recipe: Recipe) -> None:
+def check_room(tasks: TaskSet, grader: Grader | EnvGrader, reader: Reader, recipe: Recipe, style: Style) -> None:
+    """Refuses budgets that the model's context has no room for. Raises RecipeError."""
+    check_context(tasks, reader, recipe)
+    if isinstance(grader, EnvGrader):
+        check_openings(tasks, grader, reader, recipe, style)
+
+
+def check_context(tasks: TaskSet, reader: Reader, recipe: Recipe) -> None:
     """Refuses a completion budget that the longest prompt would push out of the model's context."""
+    tokenizer, context = reader
     every = (*tasks.train, *tasks.validation, *tasks.test)
     longest = max(length(task.prompt, tokenizer, recipe.tasks) for task in every)
     if context and longest + recipe.rollout.max_new_tokens > context:
@@ -235,17 +240,17 @@ def check_context(tasks: TaskSet, tokenizer: Any, context: int | None, recipe: R
 
 NO_LIMIT = 1 << 40
 """Tokens of context where neither the model nor the recipe sets any."""
-MOST_STARTS = 64
-"""Tasks that are started to see how long their first prompts are: one takes an environment up to a second."""
+FIRST_STARTS, MOST_STARTS = 8, 64
+"""Tasks that are started to see how long their first prompts are, for a start takes some environments a second: more than
+the first only where those fill half of the room."""
 
 
-def check_openings(
-    tasks: TaskSet, grader: EnvGrader, tokenizer: Any, context: int | None, recipe: Recipe, style: Style
-) -> None:
+def check_openings(tasks: TaskSet, grader: EnvGrader, reader: Reader, recipe: Recipe, style: Style) -> None:
     """Refuses a context in which no episode could act: beyond the model's own, or filled by a first prompt alone.
 
     Of more than MOST_STARTS tasks those with the longest texts and some of each split are started.
     """
+    tokenizer, context = reader
     asked = recipe.env.max_context_tokens
     if context and asked > context:
         raise RecipeError(
@@ -257,7 +262,9 @@ def check_openings(
         return
     world = World(grader.env_spec, grader.hosts, recipe.env, most, recipe.seed, asked=style)
     longest = 0
-    for task in _starts(tasks):
+    for number, task in enumerate(_starts(tasks)):
+        if number == FIRST_STARTS and 2 * longest < most:
+            return
         start = grader.play(task, Texts(()), world.start_seed(task)).start
         ids = opening_ids(world.opening(start.messages), tokenizer, recipe.tasks, style.schemas)
         longest = max(longest, len(ids))
@@ -276,13 +283,14 @@ def check_openings(
 
 
 def _starts(tasks: TaskSet) -> list[Task]:
+    """Those with the longest texts first."""
     splits = [split for split in (tasks.train, tasks.validation, tasks.test) if split]
-    every = [task for split in splits for task in split]
+    every = sorted((task for split in splits for task in split), key=lambda task: len(str(task.prompt)), reverse=True)
     if len(every) <= MOST_STARTS:
         return every
-    longest = sorted(every, key=lambda task: len(str(task.prompt)), reverse=True)[: MOST_STARTS // 2]
     share = MOST_STARTS // 2 // len(splits)
-    return list({id(task): task for task in (*longest, *(task for split in splits for task in split[:share]))}.values())
+    some = (*every[: MOST_STARTS // 2], *(task for split in splits for task in split[:share]))
+    return list({id(task): task for task in some}.values())
 
 
 def facts(policy: Policy, recipe: Recipe, grader: Grader | EnvGrader, spec: EnvSpec | None) -> dict[str, Any]:

@@ -6,14 +6,14 @@ import os
 import threading
 from pathlib import Path
 
-from milepost.sandbox.probe import num_descendants
+from milepost.kept import descendants
 
 PAGE = os.sysconf("SC_PAGESIZE")
 
 
 def counts() -> tuple[int, int, int]:
     """Descriptors and threads of this process, processes below it."""
-    return len(os.listdir("/proc/self/fd")), threading.active_count(), num_descendants(os.getpid())
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(descendants(os.getpid()))
 
 
 def resident_mb() -> float:

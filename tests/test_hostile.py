@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import pytest
 
+from milepost.kept import descendants
 from milepost.sandbox.pool import LEVELS, Sandbox
-from milepost.sandbox.probe import num_descendants
 from milepost.sandbox.runs import Limits
 from milepost.types import RecipeError
 from milepost.verifiers.code import score
@@ -49,7 +49,7 @@ class Host:
         limits = Limits(memory_mb=64, processes=16, tmp_mb=16, file_mb=4)
         self.sandbox = Sandbox(1, limits=limits, levels=levels)
         self.judge(fenced(RIGHT), VALUES, {})
-        self.processes = num_descendants(self.sandbox.pids[0])
+        self.processes = len(descendants(self.sandbox.pids[0]))
         self.descriptors = len(os.listdir("/proc/self/fd"))
 
     def code(self, program: dict) -> str:
@@ -66,9 +66,9 @@ class Host:
     def is_unharmed(self) -> None:
         """No process, no descriptor, no file and no connection is left."""
         deadline = time.monotonic() + 5
-        while num_descendants(self.sandbox.pids[0]) > self.processes and time.monotonic() < deadline:
+        while len(descendants(self.sandbox.pids[0])) > self.processes and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert num_descendants(self.sandbox.pids[0]) == self.processes
+        assert len(descendants(self.sandbox.pids[0])) == self.processes
         assert len(os.listdir("/proc/self/fd")) == self.descriptors
         assert {path.name: path.read_text() for path in self.folder.iterdir()} == FILES
         with pytest.raises(BlockingIOError):

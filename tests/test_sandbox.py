@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 
 from milepost.bench_sandbox import SandboxBench
 from milepost.cli import main
+from milepost.kept import descendants
 from milepost.sandbox.pool import LEVELS, Sandbox
-from milepost.sandbox.probe import num_descendants, probe
+from milepost.sandbox.probe import probe
 from milepost.sandbox.runs import Limits, Ran, _records, calls, checks, program
 from milepost.sandbox.runtime import runtime
 from milepost.types import RecipeError
@@ -230,7 +231,7 @@ def test_files_are_limited_and_vanish(box: Sandbox) -> None:  # case D44
 
 @linux
 def test_processes_are_limited_and_none_is_left(box: Sandbox) -> None:  # case D44
-    before = num_descendants(box.pids[0])
+    before = len(descendants(box.pids[0]))
     forks = """
         import os, time
         count = 0
@@ -246,7 +247,7 @@ def test_processes_are_limited_and_none_is_left(box: Sandbox) -> None:  # case D
         print(count)
     """
     assert int(run(box, forks).out) <= LIMITS.processes
-    assert num_descendants(box.pids[0]) == before
+    assert len(descendants(box.pids[0])) == before
     threads = """
         import threading, time
         for _ in range(200):

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from milepost.kept import descendants
+
 _ATTACK = """
 import ctypes, json, os, socket, sys, time
 found = {}
@@ -66,7 +68,7 @@ def probe(play: Callable[[str], Any], *, facts: dict[str, Any], config: dict[str
     play(code) runs a program in the new cell and returns its `Ran`; pid is the cell's outermost process.
     """
     limits = config["limits"]
-    before = num_descendants(pid)
+    before = len(descendants(pid))
     with tempfile.TemporaryDirectory(prefix="milepost-probe-") as folder, contextlib.ExitStack() as stack:
         port = 0
         with contextlib.suppress(OSError):  # where this process may not listen either, connecting fails all the same
@@ -90,17 +92,6 @@ def probe(play: Callable[[str], Any], *, facts: dict[str, Any], config: dict[str
     open_doors = [name for name, value in found.items() if value is not None]
     if processes > (limits["processes"] if facts["may_fork"] else 0):
         open_doors.append("starts more processes than allowed")
-    if num_descendants(pid) > before:
+    if len(descendants(pid)) > before:
         open_doors.append("leaves processes behind")
     return f"a program {', '.join(open_doors)}" if open_doors else None
-
-
-def num_descendants(pid: int) -> int:
-    """Processes below this one, as this machine sees them; 0 where the kernel does not list children."""
-    count, parents = 0, [pid]
-    for parent in parents:
-        with contextlib.suppress(OSError):
-            children = [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
-            count += len(children)
-            parents += children
-    return count
