@@ -52,6 +52,13 @@ def test_a_number_is_written_as_it_was():
     }  # what else would be wrong is not known
 
 
+def test_numbers_change_places_where_their_order_counts():
+    kind = "its numbers in another order"
+    assert of("(1, -2)")[kind] == "(-2, 1)".replace("-2, 1", "2, -1") and of("3:4")[kind] == "4:3"
+    assert of("(1, 5, 3)")[kind] == "(3, 5, 1)" and of("1:2:3")[kind] == "3:2:1"
+    assert all(kind not in of(core) for core in ("1, 2", "[1, 2]", "{1, 2}", "(2, 2)", "2024-05-03", "3/4"))
+
+
 def test_every_kind_of_change_of_a_text():
     assert of("New York") == {
         "letters in another order": "eNw York", BEHIND: "New Yorkz", "a word changed": "New walrus",

@@ -440,3 +440,19 @@ def test_gold_is_read_the_same_from_json_and_with_visible_tests_first() -> None:
 def test_one_sandbox_per_kind_is_shared() -> None:
     assert shared_sandbox() is shared_sandbox(256)
     assert score(answer=fenced("def add(a, b): return a + b"), gold=ADD)["score"] == 1.0
+
+
+def test_names_of_typing_are_there_where_the_code_takes_them_for_granted(box: Sandbox) -> None:
+    body = "class Solution:\n    def add(self, a: List[int], b: Optional[int] = None) -> List[int]:\n        return a + [b]"
+    gold = {"fn_name": "Solution.add", "inputs": [[[1], 2]], "outputs": [[1, 2]]}
+    future = "from __future__ import annotations\n"
+    for code in (body, future + body, "from typing import List, Optional\n" + body):
+        assert score(answer=f"```python\n{code}\n```", gold=gold, sandbox=box)["score"] == 1
+    own = (
+        body.replace("class", "class List(list):\n    pass\n\nclass")
+        .replace("List[int]", "'Missing'")
+        .replace("[b]", "List([b])")
+    )
+    assert score(answer=f"```python\n{own}\n```", gold=gold, sandbox=box)["score"] == 1
+    unknown = body.replace("Optional", "Perhaps")
+    assert "Perhaps" in score(answer=f"```python\n{unknown}\n```", gold=gold, sandbox=box)["compared"]

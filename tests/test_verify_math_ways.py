@@ -113,8 +113,52 @@ EQUAL = {
         ("(2,3)", "(m,b)=(2,3)"),
         ("y=2, x=1", "1, 2"), ("2, 1", "x=1, y=2"),
     ],
+    "quantities by name": [
+        ("60", r"\angle ABC = 60^\circ"), (r"60^\circ", r"m\angle B = 60"), ("12", "AB = 12"), ("12", r"|AB| = 12"),
+        ("12", "[ABC] = 12"), ("12", r"S_{\triangle ABC} = 12"), ("12", "f(3) = 12"), ("12", "f^{-1}(3) = 12"),
+        (r"\frac12", r"P(A|B) = \frac{1}{2}"), (r"\frac12", r"P(\text{heads}) = 1/2"),
+        (r"\frac35", r"\sin A = \frac{3}{5}"),
+        (r"\frac35", r"\cos\theta = 0.6"), ("12", r"\text{Area of } \triangle ABC = 12"), ("12", "AB = BC = 12"),
+        ("12", "m+n = 12"), ("12", r"\frac{a}{b} = 12"), ("AB = 12", "12"), (r"AB=12\text{ cm}", "AB = 12"),
+    ],
+    "rounded beside it": [
+        (r"4\pi", r"4\pi \approx 12.57"), (r"4\pi", r"x = 4\pi \approx 12.566"), ("12.57", r"4\pi \approx 12.57"),
+        (r"4\pi \approx 12.57", "12.57"), (r"4\pi \approx 12.57", r"4\pi"), (r"-4\pi", r"-4\pi \approx -12.57"),
+        (r"5\pi", r"5\pi \text{ cm} \approx 15.71 \text{ cm}"), ("11.6", r"11.6 \approx 12"), ("1.41", r"x \approx 1.41"),
+    ],
+    "led in": [
+        ("12", "The answer is 12"), ("12", r"\text{The answer is } 12"), ("12", r"\text{Answer: }12"),
+        ("12", "Total: 12 apples"),
+        ("3:4", "Ratio: 3:4"), ("12", "**Final answer:** 12"),
+    ],
+    "rows, money, every x": [
+        (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\begin{pmatrix} 1 & 2 \\[4pt] 3 & 4 \end{pmatrix}"),
+        ("12", r"12\text{€}"), ("€12", "12€"), (r"\$12", r"12\$"), (r"\$0.50", "50¢"), ("x+1", r"x+1 \text{ for all } x"),
+        ("n^2", r"n^2 \text{ for all } n \in \mathbb{N}"), ("f(x)=12", r"f(x) = 12 \text{ for all real } x"),
+    ],
 }  # fmt: skip
 DIFFERENT = {
+    "quantities by name": [
+        ("12", "x+1 = 12"), ("12", "2x = 12"), ("12", "x^2 = 12"), ("12", r"\log x = 12"), ("12", "AB = 12, CD = 5"),
+        ("12", r"AB = 12 \text{ or } 13"), ("12", "AB = 2 = 12"), ("12", "AB = 13"),
+        ("AB = 12", "CD = 12"), ("x+y=12", "12"),
+        ("12", "x+y = 12+z"), ("x = 2", r"\sin x = 2"), (r"12\text{ m}", r"AB = 12\text{ cm}"),
+        ("12", r"\text{not } AB = 12"),
+    ],
+    "rounded beside it": [
+        (r"4\pi", r"4\pi \approx 12.58"), (r"4\pi", r"3\pi \approx 12.57"),
+        ("12", r"11.6 \approx 12"), ("1", r"0.7 \approx 1"),
+        (r"4\pi \approx 12.57", "12.5"), (r"5\pi", r"5\pi \text{ cm} \approx 15.71 \text{ m}"),
+        ("12.58", r"4\pi \approx 12.57"),
+    ],
+    "led in": [
+        ("12", "The answer is not 12"), ("12", "The wrong answer is 12"),
+        ("12", "The answer is 12 or 13"),
+    ],
+    "rows, money, every x": [
+        (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\begin{pmatrix} 1 & 2 \\[4pt] 3 & 5 \end{pmatrix}"),
+        (r"\$12", "12€"), ("n^2", r"n^2 \text{ for all } n > 2"),
+    ],
     "points are no numbers": [
         ("(100,200)", "100200"), ("100200", "(100,200)"), ("(1,234)", "1234"), ("(100,200,300)", "100200300"),
         (r"\{100,200\}", "100200"), ("[1,234]", "1234"), ("100, 200", "100200"),

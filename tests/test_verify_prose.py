@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from milepost.verifiers.extract import extract
 from milepost.verifiers.math import score
-from milepost.verifiers.prose import LANGUAGES, after_lead_in, without_courtesy
+from milepost.verifiers.prose import LANGUAGES, after_lead_in, led_in, without_courtesy
 
 
 def value(text: str, gold: str = "17", **params) -> float:
@@ -151,3 +151,37 @@ def test_hostile_lines_cost_their_length():
 def test_what_is_left_is_the_beginning_of_the_text(text, closing):
     assert text.startswith(without_courtesy(text))
     assert without_courtesy(f"{text}. {closing}") in (f"{text}.", without_courtesy(f"{text}."), f"{text}. {closing}")
+
+
+@pytest.mark.parametrize(
+    "line", ["The answer is $17$. ∎", r"Hence the answer is $17$. $\blacksquare$", "So x = 17.", "Therefore, 17", "17 QED"]
+)
+def test_a_so_before_the_answer_and_the_end_of_a_proof_behind_it_say_nothing(line):
+    assert value(f"3 + 14.\n{line}") == 1 and value(f"3 + 14.\n{line.replace('17', '18')}") == 0
+
+
+@pytest.mark.parametrize(
+    "line", ["So 17 or 18.", "Thus not 17", "So x + 1 = 17.", "Hence 17 is wrong.", "The wrong answer is 17."]
+)
+def test_behind_a_so_stands_one_answer_or_none(line):
+    assert value(f"3 + 14.\n{line}") == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 99 + "1 answer: 17", "a b " * 40 + ": 17", "**" * 900 + "answer: 17", "answer: " * 240]
+)
+def test_lead_ins_are_looked_for_in_no_time(text):
+    began = time.process_time()
+    led_in(text), after_lead_in(text * 100)
+    assert time.process_time() - began < 1
+
+
+def test_in_a_box_or_a_tag_nothing_may_stand_before_what_leads_in():
+    assert value("<answer>The answer is 17</answer>") == value(r"\boxed{\text{So the answer is } 17}") == 1
+    for text in (
+        "Not the answer: 17",
+        "13. The answer is 17",
+        "The answer is 13. The answer is 17",
+        "17 or 18. The answer is 17",
+    ):
+        assert value(f"<answer>{text}</answer>") == value(rf"\boxed{{{text}}}") == 0

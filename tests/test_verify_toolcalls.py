@@ -509,3 +509,35 @@ def test_any_text_gives_a_verdict(text, format, credit, twice):
     assert 0 <= verdict["score"] <= 1 and verdict["cause"] is None and json.dumps(verdict)
     assert verdict["extractable"] or verdict["score"] == 0
     assert len(read_calls(text, format)) <= MAX_CALLS + 1
+
+
+AREA = {"name": "area", "parameters": {"type": "dict", "required": ["base", "height"], "properties": {
+    "base": {"type": "integer"}, "height": {"type": "float"}, "unit": {"type": "string"},
+    "range": {"type": "dict", "properties": {"min": {"type": "integer"}, "max": {"type": "any"}}}}}}  # fmt: skip
+OF_BFCL = {"tools": [AREA], "calls": [{"area": {
+    "base": [10], "height": [5], "unit": ["units", "unit", ""],
+    "range": [{"min": [1, 2], "max": [3, ""]}, ""]}}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "paid"),
+    [
+        ({}, 1), ({"unit": "units"}, 1), ({"unit": "unit"}, 1), ({"range": {"min": 2, "max": 3}}, 1),
+        ({"range": {"min": 1}}, 1),
+        ({"unit": "cm"}, 0), ({"range": {"max": 3}}, 0), ({"range": {"min": 1, "max": 4}}, 0), ({"base": 11}, 0),
+        ({"unit": ""}, 0),
+    ],
+)  # fmt: skip
+def test_golds_of_bfcl_are_read_as_they_are(more, paid):
+    assert check_gold(OF_BFCL) is None and all(score(answer=text, gold=OF_BFCL)["score"] == 1 for text in right(OF_BFCL))
+    answer = hermes(json.dumps({"name": "area", "arguments": {"base": 10, "height": 5.0, **more}}))
+    assert score(answer=answer, gold=OF_BFCL)["score"] == paid
+    assert score(answer=answer, gold=OF_BFCL["calls"])["score"] == paid
+
+
+def test_null_among_the_values_that_do_says_that_a_parameter_may_be_left_out():
+    gold = [{"name": "find", "arguments": {"city": "Oslo"}, "any": {"unit": [None, "C"], "day": [None]}}]
+    for more, paid in (({}, 1), ({"unit": "C"}, 1), ({"unit": "F"}, 0), ({"day": 1}, 0)):
+        text = hermes(json.dumps({"name": "find", "arguments": {"city": "Oslo", **more}}))
+        assert score(answer=text, gold=gold)["score"] == paid
+    assert "64 forms" in check_gold([{"f": {"a": [{f"k{i}": [1, 2] for i in range(7)}]}}])

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import typing
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -58,8 +59,14 @@ def _judge(problem: Problem, code: str, limits: Limits, stop_early: bool, only_v
     return (yield from judge(problem, _with_prefix(problem.prefix, code), limits, stop_early)) if count else []
 
 
+_TYPING = frozenset(name for name in typing.__all__ if name[0].isupper())
+
+
 def _with_prefix(prefix: str, code: str) -> str:
-    """Imports from __future__ must stand first."""
+    """Imports from __future__ must stand first. Behind them names of typing that the code takes for granted, as the
+    templates of LeetCode and HumanEval provide them."""
+    if "typing" not in code and (names := sorted(_TYPING & set(re.findall(r"\b[A-Z]\w+", code)))):
+        prefix = f"from typing import {', '.join(names)}\n{prefix}"
     if not prefix:
         return code
     first = "".join(line + "\n" for line in re.findall(r"^from __future__ import [^\n]*", code, re.MULTILINE))

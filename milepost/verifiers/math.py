@@ -33,7 +33,7 @@ from milepost.verifiers.math_parse import parse
 from milepost.verifiers.math_scan import Node, Unreadable, as_word
 from milepost.verifiers.math_text import MAX_ANSWER_CHARACTERS, plain, unwrap
 from milepost.verifiers.math_value import NoValue, TooLarge, exact, numeric, symbols
-from milepost.verifiers.prose import after_lead_in
+from milepost.verifiers.prose import after_lead_in, led_in
 
 DEFAULT_EXTRACT = ("boxed", "tag", "marker", "line")
 SETTINGS = ("extract", "tag", "marker", "opened", "stops", "percent", "units", "rounding", "rel_tol", "abs_tol")
@@ -93,6 +93,8 @@ def _judge(gold: Gold, text: str, policy: Policy) -> tuple[bool, bool]:
     try:
         answer = parse(text)
     except Unreadable:
+        if (rest := led_in(text)) is not None:
+            return _judge(gold, rest, policy)
         if labelled := _LABELLED.fullmatch(text.strip()):  # (E) 27, for the gold 27
             return _judge(gold, labelled[1], policy)
         if gold.tree is not None and not is_foreign(text):
@@ -100,6 +102,8 @@ def _judge(gold: Gold, text: str, policy: Policy) -> tuple[bool, bool]:
         return _judge_foreign(gold, text)
     if gold.tree is None:
         return _judge_foreign(gold, text)
+    if answer[0] == "colon" and answer[1][0][0] == "word" and (rest := led_in(text)) is not None:  # Total: 12 apples
+        return _judge(gold, rest, policy)
     other = _alternative(text, answer, ("num",) if gold.tree[0] in ("list", "set") else ())
     answers = [other] if other is not None and _one(answer) else [answer, *([other] if other is not None else [])]
     golds = [gold.tree, *([gold.alternative] if gold.alternative is not None else [])]

@@ -250,7 +250,12 @@ def _placed(group: Node, other: Node) -> tuple[Node, ...]:
 
 
 def _relations(gold: Node, answer: Node, policy: Policy) -> bool:
-    gold_value, answer_value = _value_of(gold, policy), _value_of(answer, policy)
+    if answer[0] == "rel" and answer[1][-1] == "~":
+        return any(same(gold, side, policy) for side in _rounded(answer, policy))
+    if gold[0] == "rel" and gold[1][-1] == "~":
+        return any(same(side, answer, policy) for side in _rounded(gold, policy)[:1])
+    gold_value = _value_of(gold, policy)
+    answer_value = _value_of(answer, policy) or (_total(answer) if gold[0] != "rel" else None)
     if gold[0] == answer[0] == "rel":
         if gold_value is not None and answer_value is not None and _left(gold) == _left(answer):
             return same(gold_value, answer_value, policy)
@@ -286,6 +291,28 @@ def _value_of(node: Node, policy: Policy) -> Node | None:
     return sides[-1] if all(same(side, sides[-1], exactly) for side in sides[:-1]) else None
 
 
+def _rounded(node: Node, policy: Policy) -> list[Node]:
+    """Of "4\\pi \\approx 12.57" what is rounded, and to what, if that has three digits; nothing if it is wrong."""
+    before, last = node[2][:-1], node[2][-1]
+    exactly = ("rel", node[1][:-1], before) if len(before) > 1 else before[0]
+    value = _value_of(exactly, policy) if len(before) > 1 else before[0]
+    number = last[1] if last[0] in ("unit", "pct") else last
+    number = number[1] if number[0] == "neg" else number
+    if "~" in node[1][:-1] or value is None or number[0] != "num":
+        return []
+    places = next((n for n in range(30) if number[1] * 10**n % 1 == 0), None)
+    if places is None or not same(value, last, replace(policy, rel_tol=Fraction(0), abs_tol=Fraction(1, 2 * 10**places))):
+        return []
+    return [exactly, last] if number[1] * 10**places >= 100 else [exactly]
+
+
+def _total(node: Node) -> Node | None:
+    """Of "m + n = 12" the 12: no equation in two unknowns says what one of them is."""
+    if node[0] != "rel" or node[1] != ("=",) or len(symbols(node[2][0])) < 2 or node[2][1][0] in ("rel", "list", "word"):
+        return None
+    return node[2][1] if not symbols(node[2][1]) else None
+
+
 def _is_name(node: Node) -> bool:
     called = node[0] == "*" and node[1][0] == "sym" and node[2][0] == "paren" and node[2][1][0] == "sym"
     return node[0] in ("sym", "word") or called
@@ -307,7 +334,7 @@ def _same_relation(gold: Node, answer: Node) -> bool:
     ratio = _ratio(("-", *gold[2]), ("-", *answer[2]))
     if ratio is None:
         return False
-    return sign == other if ratio > 0 or sign in ("=", "!=") else sign == FLIP[other]
+    return sign == other if ratio > 0 or sign in ("=", "!=", "~") else sign == FLIP.get(other)
 
 
 def _ratio(a: Node, b: Node) -> Any:

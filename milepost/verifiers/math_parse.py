@@ -6,6 +6,7 @@
     parse("1, 2 or 3")     -> ("list", (1, 2, 3))               several answers, never equal to one of them
     parse("\\{1, 2\\}")      -> ("set", (1, 2))
     parse("0 < x \\le 5")   -> ("rel", ("<", "<="), (0, x, 5))
+    parse("AB = 5")        -> ("rel", ("=",), (the name AB, 5))         "~" for the sign of 4\\pi \\approx 12.57
     parse("10 cm")         -> ("unit", 10, "cm")
     parse("1 h 30 min")    -> ("unit", 3/2, "h", True)      several units of one quantity
     parse("28\\%")          -> ("pct", 28)
@@ -38,7 +39,7 @@ MAX_DEPTH = 40
 _RELATIONS = {
     "=": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", r"\le": "<=", r"\leq": "<=", r"\leqslant": "<=", r"\ge": ">=",
     r"\geq": ">=", r"\geqslant": ">=", r"\lt": "<", r"\gt": ">", r"\ne": "!=", r"\neq": "!=", "==": "=", "!=": "!=",
-    r"\in": "in", r"\approx": "=", r"\equiv": "=", ":=": "=",
+    r"\in": "in", r"\approx": "~", r"\equiv": "=", ":=": "=",
 }  # fmt: skip
 
 _CONDITION = re.compile(
@@ -50,6 +51,13 @@ _WHERE = r"\\text\s*\{\s*(?:where|for|with)\s*\}"
 _WHOLE_NUMBER = re.compile(
     rf"\s*(?:(?:(?:[,;:|]|\\mid(?![A-Za-z]))\s*(?:{_WHERE})?|{_WHERE})\s*\(?|\()\s*([A-Za-z])\s*\\in\s*"
     r"\\mathbb\s*(?:\{\s*Z\s*\}|Z)\s*\)?\s*\Z"
+)
+
+
+_FOR_ALL = re.compile(
+    r"[\s,]*(?:\\text\s*\{[\s,]*for (?:all|any|every|each)(?: real(?: numbers?)?| integers?)?\s*\}|\\forall(?![A-Za-z])"
+    r"|\sfor (?:all|any|every|each)(?: real(?: numbers?)?| integers?)?)\s*[A-Za-z]"
+    r"(?:\s*\\in\s*\\mathbb\s*(?:\{\s*[RZNQC]\s*\}|[RZNQC]))?[.\s]*\Z"
 )
 
 
@@ -67,13 +75,42 @@ def parse(text: str, grouped: bool = True) -> Node:
     if word := as_word(text):
         return ("word", word)
     try:
-        return _Reader(text, grouped).everything()
+        return _named(text, grouped) or _Reader(text, grouped).everything()
     except RecursionError:
         raise Unreadable("nested too deep") from None
 
 
+_ANGLE = r"(?:m\s*)?\\angle\s*\{?\s*(?:[A-Z]{1,3}|\d)\s*\}?"
+_NAME = re.compile(
+    rf"\s*({_ANGLE}|\|\s*[A-Z]{{2}}\s*\||\[\s*[A-Z]{{3,6}}\s*\]|[A-Z]{{2,4}}"
+    r"|[A-Za-z]_\{?\s*\\triangle\s*[A-Z]{3}\s*\}?"
+    r"|[fghFGHQ](?:\^\{?-1\}?)?\s*\((?!\s*[A-Za-z]\s*\))[^()=<>]{1,40}\)"
+    r"|[PE]\s*[(\[][^()\[\]=<>]{1,40}[)\]]"
+    rf"|\\?(?:sin|cos|tan|cot|sec|csc)\s*\(?\s*(?:{_ANGLE}|\\?[A-Za-z]+)\s*\)?"
+    r"|\\text\s*\{(?!\s*(?:not|no)\b)[A-Za-z ]{2,60}\}\s*(?:\\triangle\s*)?[A-Z]{2,6})\s*(?:=|\\approx)(?![=>])"
+)
+"""What a quantity is called: \\angle ABC, |AB|, [ABC], AB, f(3), P(A), \\sin A, \\text{area of } ABC."""
+
+
+def _named(text: str, grouped: bool) -> Node | None:
+    """Of "AB = 5" the relation of a name and a single value, else None."""
+    begun = first = _NAME.match(text)
+    while begun and (another := _NAME.match(text, begun.end())):  # AB = BC = 5
+        begun = another
+    if not begun or not first or re.search(r"[=<>]|\\(?:approx|[lg]eq?|neq?)(?![A-Za-z])", text[begun.end() :]):
+        return None
+    try:
+        value = _Reader(text[begun.end() :], grouped).everything()
+    except Unreadable:
+        return None
+    if value[0] in ("list", "word", "all", "any"):
+        return None
+    return ("rel", ("=",), (("sym", re.sub(r"[\s{}]|m(?=\s*\\angle)", "", first[1])), value))
+
+
 def _formula(text: str) -> str:
     """Of "2k\\pi, k \\in \\mathbb{Z}", in braces or not, the formula: it says the same for every whole number k."""
+    text = _FOR_ALL.sub("", text)
     inner = text[2:-2] if text.startswith(r"\{") and text.endswith(r"\}") else text
     found = _WHOLE_NUMBER.search(inner)
     formula = inner[: found.start()] if found else ""
@@ -114,7 +151,8 @@ class _Reader(Scanner):
         self.take(r"\approx")
         sides, signs = [self.union()], []
         while symbol := self.take(*_RELATIONS):
-            signs.append(_RELATIONS[symbol])
+            sign = _RELATIONS[symbol]
+            signs.append("=" if sign == "~" and sides[-1][0] in ("sym", "word") else sign)  # x ≈ 1.41 gives x
             sides.append(self.union())
         self.depth -= 1
         if "in" in signs:

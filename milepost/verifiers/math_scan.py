@@ -47,11 +47,12 @@ _BASE = re.compile(rf"_\{{?\s*(?:(\d{{1,2}})|(?:\\text\s*\{{\s*)?({'|'.join(_BAS
 _UNGROUPED = re.compile(r"\d+(?:\.(?!\.)\d*)?|\.\d+")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
 _BEHIND_A_UNIT = re.compile(
-    r"[,;)\]=<>+&|]|\\[}\\]|\s-\s|\s(?:or|and)\s|\\text\s*\{\s*(?:or|and)\s*\}|\\(?:lor|land)(?![A-Za-z])"
+    r"[,;)\]=<>+&|]|\\[}\\]|\s-\s|\s(?:or|and)\s|\\text\s*\{\s*(?:or|and)\s*\}|\\(?:lor|land|approx)(?![A-Za-z])"
 )
 _NAME = r"\s*(?:\\text\s*\{\s*([A-Za-z]+)\.?\s*\}|([A-Za-z]+)\.?(?![A-Za-z]))"
 _UNIT_NAME = re.compile(_NAME)
 _SMALLER = re.compile(r"\s*(?:and\s|\\text\s*\{\s*and\s*\})?\s*(\d+(?:\.\d+)?)" + _NAME)
+_MONEY_BEHIND = re.compile(r"\s*(?:\\text\s*\{\s*([$€£¥¢])\s*\}|([$€£¥¢])(?!\s*\d))")
 _PLAIN_UNIT = re.compile(r"[A-Za-zµμ][A-Za-zµμ.^0-9/ *²³{}-]*$")
 
 
@@ -265,6 +266,9 @@ class Scanner:
             return None
         if value[0] == "num" and (several := self.several_units(value[1])) is not None:
             return several
+        if money := _MONEY_BEHIND.match(self.text, self.at):
+            self.at = money.end()
+            return ("unit", value, money[1] or money[2])
         stop = len(self.text)
         for mark in _BEHIND_A_UNIT.finditer(self.text, self.at):
             stop = mark.start()

@@ -42,7 +42,7 @@ _SUB = "₀₁₂₃₄₅₆₇₈₉"
 
 def plain(text: str) -> str:
     """The same mathematics in one typography: ASCII digits and signs, \\frac, no spacing commands, no math delimiters."""
-    text = _undressed(_INVISIBLE.sub("", text))
+    text = _ROW_SPACE.sub(r"\\\\ ", _undressed(_INVISIBLE.sub("", text)))
     text = re.sub(f"[{_SUPER}]+", lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = re.sub(f"[{_SUB}]+", lambda m: "_{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = text.replace("℃", "°C").replace("℉", "°F")
@@ -98,6 +98,8 @@ def _undressed(text: str) -> str:
     return _DRESS.sub("", _SWITCHES.sub("", text))
 
 
+_ROW_SPACE = re.compile(r"\\\\\s*\[\s*-?[\d.]{1,8}\s*(?:pt|em|ex|mm|cm|in|pc|mu|bp)\s*\]")
+"""Behind the end of a row."""
 _VECTOR = re.compile(
     r"\\(?:vec|overrightarrow)\s*(?:\{\s*([A-Za-z0])\s*\}|([A-Za-z0])(?![A-Za-z]))|\\hat\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![A-Za-z]))"
 )

@@ -35,7 +35,7 @@ _LETTER = r"[^\W\d_]"
 
 _LEAD_IN = re.compile(
     "|".join([
-        r"(?:answer|result)(?:\*\*)?\s*(?:is|:|=)(?:\*\*)?\s*:?",
+        r"(?<!wrong )(?<!incorrect )(?:answer|result)(?:\*\*)?\s*(?:is|:|=)(?:\*\*)?\s*:?",
         *(rf"(?<!{_LETTER}){word}(?:\*\*)?\s*(?:{verb}(?!{_LETTER})|[:=]|[—–](?=\s))(?:\*\*)?\s*:?"
           for word, verb in _SPACED.values()),
         *(rf"{word}(?:\*\*)?\s*(?:{verb}|[:：=])(?:\*\*)?\s*[:：]?" for word, verb in _UNSPACED.values()),
@@ -47,15 +47,45 @@ _VERB_BEHIND = re.compile(r"\s*(?:(?:です|である|だ|となります|にな
 _SEGMENT = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 
 
+_QED = re.compile(r"(?:[∎□■◻◼]|\$?\\(?:blacksquare|square|Box|qed)(?![A-Za-z])\$?|Q\.?E\.?D\.?)\Z")
+_THUS = re.compile(
+    r"(?:(?:and|so|thus|hence|therefore|then|consequently|finally|we (?:get|have|find|obtain|conclude)(?: that)?"
+    r"|(?:this|which|it) (?:gives|means|yields|follows)(?: us)?(?: that)?)\b[\s,:]*+)+",
+    re.IGNORECASE,
+)
+_NO_LEAD = "not|no|never|either|neither|wrong|incorrect|false|mistaken"
+_NO_LEAD_IN = re.compile(rf"\b(?:{_NO_LEAD})\b", re.IGNORECASE)
+_WORDS_BEFORE = re.compile(rf"(?:\*\*|\\text\s*\{{|\s)*(?:(?!(?:{_NO_LEAD})\b){_LETTER}++[ ,]*+){{0,8}}", re.IGNORECASE)
+_LABEL = re.compile(r"(?:\*\*|\\text\s*\{|\s)*([A-Za-z]{3,}+(?: [A-Za-z]++){0,4}):(?:\*\*|\s|\})+")
+
+
+def led_in(text: str) -> str | None:
+    """What follows in "The answer is 17", "Total: 17", \\text{Answer: } 17; None where nothing leads in, or a "not"."""
+    lead = _LEAD_IN.search(text, 0, 100) or _LABEL.match(text)
+    if not lead or not _WORDS_BEFORE.fullmatch(text, 0, lead.start()) or _NO_LEAD_IN.search(lead[0]):
+        return None
+    return _behind(text, lead.end()).strip("* ") or None
+
+
+def _behind(text: str, at: int) -> str:
+    """What stands there, without the brace that closes the \\text of a lead-in."""
+    rest = _VERB_BEHIND.sub("", text[at:])
+    in_text = re.match(r"(?:\*\*|\s)*\\text", text[:at]) and rest.count("}") > rest.count("{")
+    return rest.replace("}", "", 1) if in_text else rest
+
+
 def after_lead_in(line: str) -> str:
-    """What a line answers: what follows "the answer is", or its only formula, or all of it."""
-    line = without_courtesy(line)
+    """What a line answers: what follows "the answer is", or its only formula, or all of it but a "so" and a ∎."""
+    line = without_courtesy(line).rstrip()
+    line = line[:-20] + _QED.sub("", line[-20:]).rstrip()
     if lead := list(_LEAD_IN.finditer(line)):
-        line = _VERB_BEHIND.sub("", line[lead[-1].end() :])
+        line = _behind(line, lead[-1].end())
     elif len(formulas := list(_SEGMENT.finditer(line))) == 1:
         only = formulas[0]
         if not is_denied(line[max(0, only.start() - REACH) : only.start()], line[only.end() : only.end() + REACH]):
             line = "".join(part or "" for part in only.groups())
+    elif not formulas and (thus := _THUS.match(line)):
+        line = line[thus.end() :]
     return line.strip().strip("*").strip()
 
 

@@ -17,7 +17,9 @@ whichever are more. All three stand in the parts, beside fault/KIND, the number 
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +42,7 @@ class Wanted:
     name: str
     arguments: Mapping[str, Any]
     any: Mapping[str, Sequence[Any]]
-    """Parameter → every value that does."""
+    """Parameter → every value that does; None among them: it may be left out."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def _schemas(tools: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
         name = inner["name"]
         if name in schemas:
             raise BadGold(f"tool {name} is there twice")
-        schema: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if inner.get(key)), {})
+        schema = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if inner.get(key)), {})
+        schema = _standard(schema)
         if problem := bad_schema(schema):
             raise BadGold(f"tool {name}: {problem}")
         if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
@@ -105,8 +108,58 @@ def _schemas(tools: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
     return schemas
 
 
+_PYTHON_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
+
+
+def _standard(schema: Any, depth: int = 0) -> Any:
+    """With JSON's names for the types that BFCL calls as Python does."""
+    if isinstance(schema, list) and depth < 50:
+        return [_standard(part, depth + 1) for part in schema]
+    if not isinstance(schema, Mapping) or depth >= 50:
+        return schema
+    kept = {k: v if k in ("enum", "const", "default", "examples") else _standard(v, depth + 1) for k, v in schema.items()}
+    kind = kept.get("type")
+    if kind == "any":
+        del kept["type"]
+    elif isinstance(kind, str):
+        kept["type"] = _PYTHON_TYPES.get(kind, kind)
+    return kept
+
+
+def _of_bfcl(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """BFCL's {"tool": {"parameter": [values that do, "" if it may be left out]}} as a call with "any"; others unchanged."""
+    name, values = next(iter(call.items()), ("", None))
+    if name in ("name", "arguments", "parameters", "any") or len(call) != 1 or not isinstance(values, Mapping):
+        return call
+    if not all(isinstance(choices, list) for choices in values.values()):
+        return call
+    return {
+        "name": name,
+        "any": {key: [one for value in choices for one in _choices(value)] for key, choices in values.items()},
+    }
+
+
+_MOST_CHOICES = 64
+
+
+def _choices(value: Any) -> list[Any]:
+    """What a value of BFCL stands for: "" for none, a table of lists for every table with one of each."""
+    if value == "":
+        return [None]
+    if (
+        not isinstance(value, Mapping)
+        or not value
+        or not all(isinstance(inner, list) and inner for inner in value.values())
+    ):
+        return [value]
+    each = [[one for inner in choices for one in _choices(inner)] for choices in value.values()]
+    if math.prod(map(len, each)) > _MOST_CHOICES:
+        raise BadGold(f"a table of an expected call has more than {_MOST_CHOICES} forms")
+    return [{k: v for k, v in zip(value, chosen) if v is not None} for chosen in itertools.product(*each)]
+
+
 def _wanted(call: Any, number: int, schemas: Mapping[str, Mapping[str, Any]] | None) -> Wanted:
-    call = call.get("function", call) if isinstance(call, Mapping) else None
+    call = _of_bfcl(call.get("function", call)) if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(call.get("name"), str) or not call["name"]:
         raise BadGold(f"expected call {number} names no tool")
     arguments = call.get("arguments", call.get("parameters", {}))
@@ -120,15 +173,16 @@ def _wanted(call: Any, number: int, schemas: Mapping[str, Mapping[str, Any]] | N
         raise BadGold(f'expected call {number}: "arguments" and "any" must be tables')
     if not all(isinstance(values, list) and values for values in others.values()):
         raise BadGold(f'expected call {number}: "any" must give a list of values for each parameter')
-    arguments = {**{key: values[0] for key, values in others.items()}, **arguments}
+    first = {key: value for key, values in others.items() for value in values[::-1] if value is not None}
+    arguments = {**first, **arguments}
     if schemas is not None:
         if call["name"] not in schemas:
             raise BadGold(f"expected call {number} calls {call['name']}, which is none of the tools")
         arguments = _settled(arguments, schemas[call["name"]])
         for given in (arguments, *({**arguments, key: value} for key, values in others.items() for value in values)):
-            if problem := misfit(given, schemas[call["name"]]):
+            if problem := misfit(_settled(given, schemas[call["name"]]), schemas[call["name"]]):
                 raise BadGold(f"expected call {number} does not fit its own tool: {problem}")
-    return Wanted(call["name"], arguments, {key: [*values, arguments[key]] for key, values in others.items()})
+    return Wanted(call["name"], arguments, {key: [*values, arguments.get(key)] for key, values in others.items()})
 
 
 def _settled(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +239,8 @@ def _checked(call: Made, problem: Problem) -> Made:
 def _fits(call: Made, wanted: Wanted) -> bool:
     if call.fault or call.name != wanted.name or call.arguments is None:
         return False
-    if call.arguments.keys() != wanted.arguments.keys():
+    left_out = wanted.arguments.keys() - call.arguments.keys()
+    if call.arguments.keys() - wanted.arguments.keys() or any(None not in wanted.any.get(key, ()) for key in left_out):
         return False
     return all(any(same_json(value, other) for other in wanted.any.get(key, [wanted.arguments[key]]))
                for key, value in call.arguments.items())  # fmt: skip
