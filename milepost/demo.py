@@ -11,7 +11,6 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from milepost.evaluate import EvalReport, standard_bar
 from milepost.health.preflight import preflight
 from milepost.launch import open_session
 from milepost.progress import say
@@ -43,20 +42,16 @@ def demo(overrides: Sequence[str], *, controls: bool) -> int:
     with open_session(recipe, toml=RECIPE.read_text(encoding="utf-8")) as session:
         say("preflight: what the base model does with these tasks")
         print(preflight(session, num_tasks=PREFLIGHT_TASKS).text())
-        reports = run_pipeline(session)
+        run_pipeline(session)
         if controls:
-            reports |= run_controls(session)
-    tell(session.run.path, reports)
+            run_controls(session)
+    tell(session.run.path)
     return 0
 
 
-def tell(run: Path, reports: dict[str, EvalReport]) -> None:
-    """The table, the verdict, where things are, what to try next."""
-    controls = [report for stage, report in reports.items() if stage.startswith("control")]
-    best = max(controls, key=lambda report: report.success, default=None)
-    verdict = standard_bar(reports["sft"], reports["grpo"], best)
+def tell(run: Path) -> None:
+    """The verdict and the table, where things are, what to try next."""
     print(show(run))
-    print(verdict.text)
     print(f"""
 files: {run} (store.sqlite, checkpoints/, report.html)
 report: {write_report(run)}

@@ -52,11 +52,15 @@ def test_a_number_is_written_as_it_was():
     }  # what else would be wrong is not known
 
 
-def test_numbers_change_places_where_their_order_counts():
+def test_lists_of_numbers_are_changed_as_lists():
+    assert of("11, 12, 36") == {
+        "+1": "11, 12, 37", "its first number": "11", "its last number": "36",
+        "a number before the last changed": "12, 12, 36",
+        "its numbers in another order": "36, 12, 11", LETTER: "11, 12, 36z"}  # fmt: skip
     kind = "its numbers in another order"
-    assert of("(1, -2)")[kind] == "(-2, 1)".replace("-2, 1", "2, -1") and of("3:4")[kind] == "4:3"
-    assert of("(1, 5, 3)")[kind] == "(3, 5, 1)" and of("1:2:3")[kind] == "3:2:1"
-    assert all(kind not in of(core) for core in ("1, 2", "[1, 2]", "{1, 2}", "(2, 2)", "2024-05-03", "3/4"))
+    assert of("(1, -2)")[kind] == "(-2, 1)" and of("3:4")[kind] == "4:3" and of("0.5 2 1.5")[kind] == "1.5 2 0.5"
+    assert of("(1, -2)")["its last number"] == "-2" and of("[-1.5; 2]")["a number before the last changed"] == "[-2.5; 2]"
+    assert kind not in of("{1, 2}") and kind not in of("2, 2") and kind not in of("2024-05-03") and kind not in of("3/4")
 
 
 def test_every_kind_of_change_of_a_text():

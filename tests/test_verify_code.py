@@ -456,3 +456,14 @@ def test_names_of_typing_are_there_where_the_code_takes_them_for_granted(box: Sa
     assert score(answer=f"```python\n{own}\n```", gold=gold, sandbox=box)["score"] == 1
     unknown = body.replace("Optional", "Perhaps")
     assert "Perhaps" in score(answer=f"```python\n{unknown}\n```", gold=gold, sandbox=box)["compared"]
+
+
+def test_a_fence_in_a_docstring_closes_nothing() -> None:
+    code = 'def f(n):\n    """Doubles.\n\n    ```\n    f(3)\n    ```\n    """\n    return 2 * n\n'
+    assert extract_code(f"```python\n{code}```\nDone.", "f") == code
+    assert extract_code(f"1. First\n   ```python\n{textwrap.indent(code, '   ')}   ```\n", "f") == code
+
+
+def test_standard_streams_have_mode_and_name(box: Sandbox) -> None:
+    code = "import sys\nassert (sys.stdin.mode, sys.stdout.mode, sys.stdin.name) == ('r', 'w', '<stdin>')\nprint(input())"
+    assert paid(box, code, {"inputs": ["5\n"], "outputs": ["5\n"]}) == 1

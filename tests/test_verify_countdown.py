@@ -141,3 +141,12 @@ def test_in_a_recipe():
     twice = make_recipe({"reward": {"functions": [{"name": "countdown", "params": {"use": "twice"}}]}})
     with pytest.raises(RecipeError, match="use = 'twice' must be one of all, some"):
         Grader(twice.reward)
+
+
+@pytest.mark.parametrize(("answer", "paid"), [
+    ("#### 3+5+7", 1), ("Answer: 3 + 5 + 7", 1), ("The answer is 3 + 5 + 7 = 15.", 1), ("<answer>15 = 3+5+7</answer>", 1),
+    ("<answer>**3+5+7**</answer>", 1), ("<answer>15</answer>", 0), ("<answer>15 = 15</answer>", 0), ("#### 15", 0),
+    ("<answer>15 = 3+5+8</answer>", 0), ("The answer is 3 + 5 + 8 = 15.", 0),
+])  # fmt: skip
+def test_usual_ways_to_give_the_expression(answer, paid):
+    assert score(answer=answer, gold={"numbers": [3, 5, 7], "target": 15})["score"] == paid

@@ -111,7 +111,7 @@ EQUAL = {
     "names": [
         ("(a,b)=(1,2)", "(b,a)=(2,1)"), ("(1,2)", "(y,x)=(2,1)"), ("(1,2)", "y=2, x=1"), ("x=1, y=2", "1, 2"),
         ("(2,3)", "(m,b)=(2,3)"),
-        ("y=2, x=1", "1, 2"), ("2, 1", "x=1, y=2"),
+        ("y=2, x=1", "1, 2"),
     ],
     "quantities by name": [
         ("60", r"\angle ABC = 60^\circ"), (r"60^\circ", r"m\angle B = 60"), ("12", "AB = 12"), ("12", r"|AB| = 12"),
@@ -120,6 +120,30 @@ EQUAL = {
         (r"\frac35", r"\sin A = \frac{3}{5}"),
         (r"\frac35", r"\cos\theta = 0.6"), ("12", r"\text{Area of } \triangle ABC = 12"), ("12", "AB = BC = 12"),
         ("12", "m+n = 12"), ("12", r"\frac{a}{b} = 12"), ("AB = 12", "12"), (r"AB=12\text{ cm}", "AB = 12"),
+    ],
+    "more names": [
+        ("5", "p(7)=5"), ("5", "m-n=5"), ("5", "100m+n=5"), ("5", "x^2+y^2=5"), ("5", r"(f\circ g)(2)=5"),
+        ("5", r"x_{\max}=5"),
+        ("5", r"A_{\text{shaded}}=5"), ("5", r"f'(2)=5"), ("5", r"\lim_{x\to0}f(x)=5"), ("5", r"|\vec{a}|=5"),
+        ("5", r"\|\mathbf{v}\|=5"), ("5", r"\det A=5"), ("5", r"\sigma^2=5"), ("5", r"\bar{x}=5"),
+        ("5", r"\mathbb{E}[X]=5"),
+        ("5", r"\text{Var}(X)=5"), ("5", r"\int_0^1 x\,dx=5"), ("5", r"\sum_{k=1}^{3}k=5"), ("5", "f(2) = 2+3 = 5"),
+        (r"\frac12", r"\cos^2\theta = \frac12"), ("2x", "f^{-1}(x)=2x"), ("2x", "y'=2x"), ("2x", r"\frac{dy}{dx}=2x"),
+        (r"4\pi", r"f(2) = 4\pi \approx 12.57"),
+    ],
+    "words and money": [
+        ("18", "18 more eggs"), ("18", "18 times as many"), ("18", "18 remaining"), ("18", r"18\text{ \%}"),
+        ("18", "18 sec"),
+        (r"18\text{ sec}", "18 seconds"), ("18", "18 sq. ft."), ("18", "18元"), ("18", "18個"), ("18", "18개"),
+        ("18", "18 долларов"), ("18", r"\$18 per day"), ("18", "$18 each"), ("18", r"\$18 in total"), ("18", r"US\$18"),
+        ("18", "Rs. 18"), ("18", "₹18"), ("18", r"\text{\$}18"), ("18", r"\textbf{\$18}"), ("18", r"\text{€}18"),
+        ("18", r"\pounds 18"), ("18 dollars per day", r"\$18 \text{ per day}"),
+    ],
+    "signs": [
+        ("6-5i", r"6-5\mathrm{i}"), (r"6-5\mathrm{i}", "6-5i"), (r"3\sqrt{13}", "3√13"),
+        ("(1,2)", r"\begin{cases}x=1\\y=2\end{cases}"),
+        ("x=1,y=2", r"\begin{aligned}x&=1\\y&=2\end{aligned}"), ("A,C", r"\text{A and C}"), ("A, C", r"\text{(A), (C)}"),
+        ("1:2", r"1 \text{ to } 2"), ("1,2", "y=2, x=1"),
     ],
     "rounded beside it": [
         (r"4\pi", r"4\pi \approx 12.57"), (r"4\pi", r"x = 4\pi \approx 12.566"), ("12.57", r"4\pi \approx 12.57"),
@@ -144,6 +168,20 @@ DIFFERENT = {
         ("AB = 12", "CD = 12"), ("x+y=12", "12"),
         ("12", "x+y = 12+z"), ("x = 2", r"\sin x = 2"), (r"12\text{ m}", r"AB = 12\text{ cm}"),
         ("12", r"\text{not } AB = 12"),
+    ],
+    "names in another order": [
+        ("1,2", "x=2,y=1"), ("1,-2", "x=-2,y=1"), ("2,3", "y=2,x=3"), ("1, 2", "a=2,b=1"), ("1,2,3", "p=2,q=3,r=1"),
+        ("1,2", r"x=2 \text{ or } y=1"), (r"\{1,2\}", "x=2,y=1"), ("2, 1", "x=1, y=2"),
+        ("(1,2)", r"\begin{cases}x=2\\y=1\end{cases}"),
+    ],
+    "more than the name": [
+        ("5", "f(x)+1=5"), ("5", "P(A)+1=5"), ("5", "AB-1=5"), ("5", "5-m-n=5"), ("5", "x+y-3=5"), ("5", r"\frac{AB}{2}=5"),
+        ("5", "2AB=5"), ("5", "k(3)=5"), ("5", "|x|=5"), ("5", "|x-1|=5"), ("5", "f(2)=2+4=5"), ("x^2+y^2=25", "25"),
+    ],
+    "words behind a number": [
+        ("18", "18 eleven"), ("18", "18 doubled"), ("18", "18 unless x"), ("18", "18 probably"), ("18", "18 none"),
+        ("18", "18 more than x"), ("18", "18 times 5"), ("18", "18不"), ("18", "18元或19元"), (r"18\text{ sec}", "18 min"),
+        ("12", r"1 \text{ to } 2"), ("A,C", r"\text{A and B}"),
     ],
     "rounded beside it": [
         (r"4\pi", r"4\pi \approx 12.58"), (r"4\pi", r"3\pi \approx 12.57"),
@@ -339,3 +377,28 @@ def test_golds_without_a_value_are_refused():
 def test_long_answers_are_not_read():
     assert value(r"\boxed{" + "[," * 100_000 + "}", "(1,2)") == 0
     assert value(r"\boxed{" + r"\color[" * 60_000 + "}", "even") == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"$@ \text{ or } 74$", r"$74 \text{ or } @$", r"$@ \lor 74$", "$@=74$", "The answers are $@$ and $74$.",
+     "The answer is negative $@$.", "the square root of @", "a third of @", "double @", "@ squared", "@ times 10",
+     "@ divided by 2",
+     "$@$ feet $6$ inches.", "@ hours and 30 minutes.", "$@$ dollars and 5 cents", "$@$ with remainder 2", "$@$ R 2",
+     "$@$ to 20",
+     "I don't think the answer is $@$.", "The incorrect answer is @.", "I would not say $@$ but 74", "答案不是@。",
+     "Die Antwort ist nicht @.", "La respuesta no es @.", "La réponse n'est pas @.", "Ответ не @.",
+     "答えは@ではない。", "负@"],
+)  # fmt: skip
+def test_what_stands_beside_a_box_may_change_or_deny_it(text):
+    assert value(text.replace("@", r"\boxed{73}"), "73") != 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["$@$ or 73.0", "$@ = 73$", "It is $@$, not 74.", "There are @ apples and 5 oranges.", "It is @ times as many.",
+     "3, 5, @, 80", "@ dollars and she has 5 left.", "74 minus 1, that is @.", "It cannot be 74, so the answer is @.",
+     "I don't think it is 74. The answer is @", "не 74, а @", "@ and we are done.", "Square it to get @", "@ in total"],
+)  # fmt: skip
+def test_what_stands_beside_a_box_may_say_nothing_of_it(text):
+    assert value(text.replace("@", r"\boxed{73}"), "73") == 1

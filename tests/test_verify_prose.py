@@ -185,3 +185,20 @@ def test_in_a_box_or_a_tag_nothing_may_stand_before_what_leads_in():
         "17 or 18. The answer is 17",
     ):
         assert value(f"<answer>{text}</answer>") == value(rf"\boxed{{{text}}}") == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["The answer is **17**.", "The final answer is **$17$**.", 'The answer is "17".', "The answer is `17`.", "= 17",
+     "#### $17 each",
+     "Ответ: 17 долларов.", "答案为17元。", "答え：17個", "답: 17개"],
+)  # fmt: skip
+def test_what_dresses_an_answer_is_taken_off(line):
+    assert value(f"3 + 14.\n{line}") == 1 and value(f"3 + 14.\n{line.replace('17', '18')}") == 0
+
+
+@pytest.mark.parametrize(
+    "line", ["The answer is **17** or **18**.", "The answer is **not 17**.", "The answer is **17*2**."]
+)
+def test_what_is_dressed_is_one_answer_or_none(line):
+    assert value(f"3 + 14.\n{line}") == 0

@@ -541,3 +541,9 @@ def test_null_among_the_values_that_do_says_that_a_parameter_may_be_left_out():
         text = hermes(json.dumps({"name": "find", "arguments": {"city": "Oslo", **more}}))
         assert score(answer=text, gold=gold)["score"] == paid
     assert "64 forms" in check_gold([{"f": {"a": [{f"k{i}": [1, 2] for i in range(7)}]}}])
+
+
+def test_the_end_in_a_pattern_is_the_end():
+    schema = {"type": "string", "pattern": "^[A-Z]{2}$"}
+    assert misfit("AB", schema) is None and misfit("AB\n", schema) is not None
+    assert misfit("A$", {"pattern": r"^A\$$"}) is None and misfit("]$", {"pattern": r"^[]$]+$"}) is None

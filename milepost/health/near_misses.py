@@ -19,6 +19,7 @@ SIGN, ORDER, FIRST, SAME_LENGTH = "its sign", "digits in another order", "anothe
 POWERS = {1: ("times 10", "a tenth"), 2: ("times 100", "a hundredth")}
 MORE, LESS, DIGIT = "a fraction added", "a fraction taken off", "a digit behind it"
 UPSIDE_DOWN, FIRST_NUMBER, SWAPPED = "upside down", "its first number", "its numbers in another order"
+LAST_NUMBER, WITHIN = "its last number", "a number before the last changed"
 DIGITS = ("its first digit", "its last digit", "what stands between these digits")
 PIECES = ("its first letter", "its last letter", "what stands between these letters")
 LETTERS, LETTER, LIKE = "letters in another order", "a letter added", "other letters, as many"
@@ -29,8 +30,8 @@ READ_THROUGH = (LETTER,)
 _LONGEST = 60
 """Characters of a gold that is an answer. Of a longer one, such as a whole solution, most may change: it stays right."""
 _MOST_DIGITS = 30
-_POINT = re.compile(r"\(\s*-?\d+(?:\s*,\s*-?\d+)+\s*\)|\d+(?:\s*:\s*\d+)+", re.ASCII)
-"""Where the order of numbers counts: (1, 2) and 3:4. It may not in 1, 2 and [1, 2]."""
+_LIST = re.compile(r"[(\[{]?\s*-?\d+(?:\.\d+)?(?:(?:\s*[,;:]\s*|\s+)-?\d+(?:\.\d+)?)+\s*[)\]}]?", re.ASCII)
+"""Numbers and what separates them."""
 _NUMBER = re.compile(r"(?<![\w.,])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
 
 
@@ -74,13 +75,29 @@ def near_misses(core: str, *, strict: bool = False) -> Iterator[tuple[str, str]]
         yield "+1", f"{core[: last.start()]}{int(last[0][:300]) + 1}{core[last.end() :]}"
         if short and len({found[0] for found in numbers}) > 1:
             yield FIRST_NUMBER, numbers[0][0]
-        if short and _POINT.fullmatch(core) and numbers[0][0] != last[0]:
-            first, between = numbers[0], core[numbers[0].end() : last.start()]
-            yield SWAPPED, f"{core[: first.start()]}{last[0]}{between}{first[0]}{core[last.end() :]}"
+        if short and _LIST.fullmatch(core):
+            yield from _of_list(core, [found[0] for found in re.finditer(r"-?\d+(?:\.\d+)?", core)])
     is_word = short and not numbers and core[-2:].isalpha() and not _is_choice(core)
     yield BEHIND if is_word else LETTER, f"{core}z"
     if strict or (short and not numbers):
         yield from _of_text(core)
+
+
+def _of_list(core: str, numbers: list[str]) -> Iterator[tuple[str, str]]:
+    """Of "1, 2, 3" what a look at the last number, at the sum or at the numbers without their order takes for the gold."""
+    first, last = numbers[0], numbers[-1]
+    head, tail = core[: core.index(first)], core[core.rindex(last) + len(last) :]
+    between = core[len(head) + len(first) : core.rindex(last)]
+    if first != last:
+        yield LAST_NUMBER, last
+        if not core.startswith("{"):
+            yield SWAPPED, f"{head}{last}{between}{first}{tail}"
+    yield WITHIN, f"{head}{_bumped(first)}{core[len(head) + len(first) :]}"
+
+
+def _bumped(number: str) -> str:
+    whole, dot, rest = number.lstrip("-").partition(".")
+    return f"{'-' * number.startswith('-')}{int(whole[:300]) + 1}{dot}{rest}"
 
 
 def _read(text: str) -> _Decimal:

@@ -47,10 +47,12 @@ def run(job: dict[str, Any]) -> int:
     _offer_streams()
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         errors = "backslashreplace" if name == "stderr" else "surrogateescape" if name == "stdin" else "surrogatepass"
-        raw = open(fd, mode + "b", closefd=False)  # noqa: SIM115
+        raw: Any = open(fd, mode + "b", closefd=False)  # noqa: SIM115
+        raw.raw.name = f"<{name}>"
         stream = io.TextIOWrapper(
             raw, "utf-8", errors, newline=None if mode == "r" else "\n", line_buffering=name == "stderr"
         )
+        stream.mode = mode  # type: ignore[misc]  # as the interpreter does; headers for fast input read it
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     role = {"program": _program, "calls": _calls, "solution": _solution, "tests": _tests}[job["role"]]

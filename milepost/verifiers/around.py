@@ -14,6 +14,7 @@ or a tag is none. Give at most `REACH` characters of either side.
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 REACH = 160
 
@@ -76,14 +77,23 @@ _SCALED = re.compile(
     rf"|[kMB](?![A-Za-z/^²]))|\$?{_TEXT}?K(?![A-Za-z/^²])"
 )
 """A K with a space before it is kelvin."""
+_UNIT = (
+    r"(?:feet|foot|ft|inch(?:es)?|in|yards?|miles?|hours?|hrs?|min(?:ute)?s?|sec(?:ond)?s?|days?|weeks?|months?|years?"
+    r"|dollars?|cents?|euros?|pounds?|ounces?|lbs?|oz|kg|kilograms?|g|grams?|km|m|cm|mm|(?:kilo|centi|milli)?met(?:er|re)s?"
+    r"|degrees?|lit(?:er|re)s?|ml)"
+)
 _MORE_OR_LESS = re.compile(
-    rf"{_SPACES}(?:or[ \t]+(?:more|less|fewer|higher|lower|greater|above|below|so)\b|and[ \t]+a[ \t]+(?:half|quarter)\b"
+    rf"{_SPACES}(?:(?:squared|cubed)\b|(?:times|plus|minus|divided[ \t]+by)[ \t]+[$(]?-?\d"
+    rf"|to[ \t]+[$(]?\d[\d.,]*+[$)]?[.,;!]?(?=\s|\Z)|(?:with[ \t]+)?(?:a[ \t]+)?(?:remainder|R|r)[ \t]+(?:of[ \t]+)?[$(]?\d"
+    rf"|{_UNIT}\.?{_SPACES}(?:and[ \t]+)?{_SPACES}\d[\d.]*+{_SPACES}{_UNIT}(?![A-Za-z])"
+    r"|or[ \t]+(?:more|less|fewer|higher|lower|greater|above|below|so)\b|and[ \t]+a[ \t]+(?:half|quarter)\b"
     r"|out[ \t]+of\b(?=[^\w\n]{0,6}(?:\d|\\|[a-z](?![a-z]))))",
     re.IGNORECASE,
 )
 _BOUND_BEFORE = re.compile(
-    r"\b(?:at[ \t]+(?:least|most)|(?:more|less|fewer|greater|smaller|larger|higher|lower)[ \t]+than|up[ \t]+to|half[ \t]+of"
-    r"|twice|between)(?:[ \t]|[$*_`{}]|\\{1,2}[(\[])*+\Z",
+    r"\b(?:at[ \t]+(?:least|most)|(?:more|less|fewer|greater|smaller|larger|higher|lower)[ \t]+than|up[ \t]+to"
+    r"|(?:half|third|quarter|fourth|fifth|tenth|thirds|root|square|cube|reciprocal|inverse|opposite|negation)[ \t]+of"
+    r"|twice|double|triple|negative|minus|between)(?:[ \t]|[$*_`{}]|\\{1,2}[(\[])*+\Z",
     re.IGNORECASE,
 )
 
@@ -105,11 +115,36 @@ def is_part(before: str, after: str) -> bool:
     )
 
 
+_PLAIN = r"[-−]?\d[\d,]*+(?:\.\d++)?"
+_OR, _OR_AND = (rf"(?:\s*(?:\\{{1,2}}lor(?![A-Za-z])|{_TEXT}?\s*\b(?:{words})\b)\s*\}}?)" for words in ("or", "or|and"))
+_ANOTHER_BEHIND = re.compile(rf"{_SPACES}(?:{_OR_AND}|=){_SPACES}({_PLAIN}){_SPACES}[.!]?(?:\s*\Z|\s*\n|[.!]\s)")
+_ANOTHER_BEFORE = re.compile(rf"(?<![\w.])({_PLAIN})(?:[ \t$]|\\{{1,2}}[)\]])*+{_OR}(?:[ \t$*]|\\{{1,2}}[(\[])*+\Z")
+
+
+def is_one_of_two(before: str, after: str, content: str) -> bool:
+    """Whether another number than the one in the box is joined to it: "▢ or 74", "74 or ▢", "▢ and 74.", "▢ = 74"."""
+    if not re.fullmatch(_PLAIN, content.strip()):
+        return False
+    others = [found[1] for found in (_ANOTHER_BEHIND.match(after), _ANOTHER_BEFORE.search(before)) if found]
+    number = content.replace(",", "").replace("−", "-")
+    return any(_value(other) != _value(number) for other in others)
+
+
+def _value(number: str) -> Fraction:
+    return Fraction(number.replace(",", "").replace("−", "-").strip()[:300])
+
+
 # --- what is taken back ---------------------------------------------------------------------------------------------
 
 _NOT = re.compile(
     r"(?:(?:\b(?:not|never|cannot|anything but|instead of|rather than|other than|rul(?:e|es|ed|ing) out|reject(?:s|ed)?"
     r"|exclud(?:e|es|ed|ing))|n['’]t)(?:[ \t]+(?:be|equal(?:[ \t]+to)?))?"
+    r"|\b(?:(?:do|did|would|could|can|should)(?:n['’]t|[ \t]*not)|never)[ \t]+(?:think|believe|say|claim|agree|mean"
+    r"|conclude|suppose)\b(?:[ \t]+[a-z'’]+){0,6}"
+    r"|\b(?:wrong|incorrect|false)[ \t]+(?:final[ \t]+)?(?:answer|value|result|choice|option)[ \t]+"
+    r"(?:is|was|would[ \t]+be)[ \t]*:?"
+    r"|不是|不為|不为|并非|並非|\bnicht|\bkeine?|\bno[ \t]+(?:es|son)|n['’]est[ \t]+pas|\bnon[ \t]+è|\bnão[ \t]+é|\bне"
+    r"(?:[ \t]+(?:равен|является|это))?|[负負]"
     r"|\\neq?(?![A-Za-z])|\\(?:neg|lnot)(?![A-Za-z])|\\not[ \t]*=?|[≠¬]|!=)[ \t]*(?:[$*_`}]|\\[(\[])*[ \t]*\Z",
     re.IGNORECASE,
 )
@@ -118,7 +153,9 @@ _IS_NOT = (
 )
 _TAKEN_BACK = re.compile(
     r"(?:[ \t]|\\{1,2}[,;:! ]|~|\$|\\{1,2}[)\]]|[*_`}]|\\{1,2}(?:text\w*|mbox|mathrm)\s*\{)*+"
-    rf"(?:(?:{_IS_NOT}|(?:is|was)[ \t]+no[ \t]+)(?:(?:(?!only\b|just\b|merely\b)[a-z]+[ \t]+){{0,3}}?answer\b|it\b)"
+    rf"(?:では(?:ない|ありません|なく)|じゃない|[이가]?[ \t]*(?:아닙니다|아니다|아니라)|不[是对對]"
+    r"|ist[ \t]+(?:falsch|nicht)"
+    rf"|(?:{_IS_NOT}|(?:is|was)[ \t]+no[ \t]+)(?:(?:(?!only\b|just\b|merely\b)[a-z]+[ \t]+){{0,3}}?answer\b|it\b)"
     r"|(?P<wrong>(?:(?:is|was|must be|would be|seems|turns out to be)[ \t]+(?:[a-z]+ly[ \t]+)?|[,:;(–—-][ \t]*)?"
     r"(?:wrong|incorrect|mistaken|extraneous|ruled out|rejected|discarded|excluded)\b"
     r"(?![ \t]+(?!because|as|since|and|so|but)[a-z])"

@@ -232,7 +232,13 @@ def _blocks(text: str) -> tuple[list[tuple[str, str]], bool]:
         if opening is None:
             if fence:
                 opening, lines, fenced = (fence[1], fence[2], fence[3]), [], True
-        elif fence and not fence[3] and fence[2][0] == opening[1][0] and len(fence[2]) >= len(opening[1]):
+        elif (
+            fence
+            and not fence[3]
+            and fence[2][0] == opening[1][0]
+            and len(fence[2]) >= len(opening[1])
+            and len(fence[1].expandtabs(4)) < len(opening[0].expandtabs(4)) + 4  # deeper in it stands in a docstring
+        ):
             code = "\n".join(line.removeprefix(opening[0]) for line in lines) + "\n"
             found.append((opening[2].strip(), textwrap.dedent(code) if opening[0] else code))
             opening = None

@@ -18,8 +18,9 @@ from fractions import Fraction
 from typing import Any
 
 from milepost.verifiers.extract import extract, unwrap
+from milepost.verifiers.prose import after_lead_in
 
-PLACES = ("boxed", "tag", "line")
+PLACES = ("boxed", "tag", "marker", "line")
 MAX_CHARACTERS = 500
 MAX_NUMBERS = 10
 MAX_NUMBER = 10**9
@@ -84,7 +85,8 @@ def score(
 
 
 def _found(answer: Any, places: Any, tag: str, opened: bool) -> tuple[str | None, str]:
-    return extract(answer, places, tag=tag, opened=opened) if isinstance(answer, str) else (None, "no text")
+    text, where = extract(answer, places, tag=tag, opened=opened) if isinstance(answer, str) else (None, "no text")
+    return after_lead_in(text) if text and where == "the last line" else text, where
 
 
 def _result(
@@ -105,12 +107,15 @@ def _uses(leaves: Sequence[int], numbers: Sequence[int], use: str) -> bool:
 def _value(text: str, target: int) -> tuple[Fraction | None, list[int]]:
     """(value, None after a division by zero; the numbers used). "= 15" may follow, for the target 15. Raises Unreadable."""
     text = unwrap(text)
+    text = text[2:-2] if text[:2] == text[-2:] == "**" else text
     if len(text) > MAX_CHARACTERS:
         raise Unreadable(f"longer than {MAX_CHARACTERS} characters")
     while (flat := _FRACTION.sub(r"((\1)/(\2))", text)) != text:
         text = flat
     text = _COMMANDS.sub(lambda found: "*" if found[1] else "/" if found[2] else " ", text).translate(_SIGNS)
     left, equals, right = text.partition("=")
+    if left.strip() == str(target) and re.search(r"\d\D+\d", right):  # 15 = 3+5+7
+        left, right = right, left
     if equals and right.strip().rstrip(".") != str(target):
         raise Unreadable("it is said to equal something else than the target")
     tokens = re.findall(r"\d+|\S", left.strip())

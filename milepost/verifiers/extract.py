@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from milepost.types import RecipeError
-from milepost.verifiers.around import REACH, is_denied, is_part
+from milepost.verifiers.around import REACH, is_denied, is_one_of_two, is_part
 from milepost.verifiers.prose import without_courtesy
 
 Policy = Literal["boxed", "tag", "marker", "line", "whole"]
@@ -174,7 +174,7 @@ def _last_box(said: str) -> tuple[str | None, str]:
         before, after = said[max(0, begin - REACH) : begin], said[behind : behind + REACH]
         if blank(content) or is_denied(before, after, content):
             continue
-        if is_part(before, after):
+        if is_part(before, after) or is_one_of_two(before, after, content):
             return None, _PART
         return content.strip(), f"box {index + 1} of {len(found)}"
     if any(not blank(said[start:end]) for _, start, end, _ in found):

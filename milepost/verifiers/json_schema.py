@@ -113,10 +113,18 @@ def _number(value: Any, schema: Mapping[str, Any], name: str) -> Iterator[str]:
         yield f"{name} is no multiple of {step}"
 
 
+_ENDS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(\$)", re.DOTALL)
+
+
+def _to_the_end(pattern: str) -> str:
+    """With `$` as JSON schema has it: Python's matches before a last line break too."""
+    return _ENDS.sub(lambda found: r"\Z" if found[1] else found[0], pattern)
+
+
 def _text(value: str, schema: Mapping[str, Any], name: str) -> Iterator[str]:
     if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", math.inf):
         yield f"{name} has a length that is not allowed"
-    elif "pattern" in schema and not re.search(schema["pattern"], value[:MAX_PATTERN_CHARACTERS]):
+    elif "pattern" in schema and not re.search(_to_the_end(schema["pattern"]), value[:MAX_PATTERN_CHARACTERS]):
         yield f"{name} does not match its pattern"
 
 

@@ -105,8 +105,10 @@ def _collections(gold: Node, answer: Node, policy: Policy) -> bool:
         return named is not None and (_each(group[3], named, policy) if group is gold else _each(named, group[3], policy))
     if {gold[0], answer[0]} == {"union", "list"} or {gold[0], answer[0]} == {"union", "set"}:
         left, right = _intervals(left), _intervals(right)
-    if gold[0] == answer[0] == "list" and len(_names_in(left)) > 1 and not _names_in(right):
+    if len(_names_in(left)) > 1 and not _names_in(right):
         return _each(_by_name(left) or left, right, policy)  # 2, 1 is not x = 1, y = 2
+    if len(_names_in(right)) > 1 and not _names_in(left):
+        return _each(left, _by_name(right) or right, policy)
     if len(right) > 3 * len(left) + 3:  # too many repetitions to sort out, if that is what they are
         return False
     if gold[0] == "set" or answer[0] == "set":
@@ -310,7 +312,20 @@ def _total(node: Node) -> Node | None:
     """Of "m + n = 12" the 12: no equation in two unknowns says what one of them is."""
     if node[0] != "rel" or node[1] != ("=",) or len(symbols(node[2][0])) < 2 or node[2][1][0] in ("rel", "list", "word"):
         return None
-    return node[2][1] if not symbols(node[2][1]) else None
+    return node[2][1] if not symbols(node[2][1]) and _is_combination(node[2][0]) else None
+
+
+def _is_combination(node: Node) -> bool:
+    """Whether an expression may be what is asked for: a sum without constants, or a product without numbers."""
+    if node[0] in ("+", "-", "neg"):
+        return all(symbols(part) and (part[0] in "+-" or node[0] != "neg") for part in node[1:]) and all(
+            _is_combination(part) for part in node[1:] if part[0] in ("+", "-")
+        )
+    return not _has_factor(node)
+
+
+def _has_factor(node: Node) -> bool:
+    return node[0] == "num" or (node[0] in ("*", "/") and any(_has_factor(part) for part in node[1:]))
 
 
 def _is_name(node: Node) -> bool:

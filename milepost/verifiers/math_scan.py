@@ -33,10 +33,15 @@ multiplied choose mod modulo wrong false but then else vs versus through until b
 all every other below above zero root
 roots inverse reciprocal double triple twice thrice opposite short mistake incorrect correct under off away score base power
 exponent digits conjugate complement squares cubes answers
-remainder remaining rem past after before greater tens pi"""
+remainder rem past after before greater tens pi
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
+nineteen twenty thirty forty fifty sixty seventy eighty ninety doubled tripled halved unless except none nothing unknown
+unsure probably possibly likely"""
 _NO_UNITS = (frozenset(_OTHER_WORDS.split()) | SCALES.keys() | frozenset(SCALE_WORDS.split())) - {"miles", "grand", "gross"}
 _NO_UNIT_ALONE = re.compile(r"(?:grand|gross)(?:\s+(?:of|dollars?|euros?)\b.*)?", re.IGNORECASE)
-_TWO_LETTERS = "cm mm km dm nm kg mg lb oz ml cl dl hr hz kb mb gb tb kw mw kj ms ns us ft in yd mi pm am ha pa ev ma kv kn"
+_TWO_LETTERS = (
+    "sq cu cm mm km dm nm kg mg lb oz ml cl dl hr hz kb mb gb tb kw mw kj ms ns us ft in yd mi pm am ha pa ev ma kv kn"
+)
 _SHORT_UNITS = frozenset(_TWO_LETTERS.split())
 _NUMBER = re.compile(
     r"\d{1,3}(?:\.\d{3})+,\d{1,2}(?![\d,.])|\d{1,3}(?:,\d{3})+(?![\d])(?:\.\d+)?(?!,\d)|\d+(?:\.(?!\.)\d*)?|\.\d+"
@@ -52,6 +57,14 @@ _BEHIND_A_UNIT = re.compile(
 _NAME = r"\s*(?:\\text\s*\{\s*([A-Za-z]+)\.?\s*\}|([A-Za-z]+)\.?(?![A-Za-z]))"
 _UNIT_NAME = re.compile(_NAME)
 _SMALLER = re.compile(r"\s*(?:and\s|\\text\s*\{\s*and\s*\})?\s*(\d+(?:\.\d+)?)" + _NAME)
+_COUNTED = re.compile(r"\bmore\b(?!\s+than\b)|\btimes(?:\s+as\s+(?:many|much|large|big|long|old|high|tall|fast|heavy))?\Z")
+"""18 more eggs are 18 eggs more, and 18 times are 18."""
+_FOREIGN_UNIT = re.compile(
+    r"\s*(?:\\text\s*\{\s*)?([元块圆円个個名人只隻本枚張张岁歲天日年月分秒米克升件条條次种種道题題台辆輛斤]|厘米|公里|千米|公斤|千克|分钟|小时"
+    r"|平方米|개|명|원|권|마리|살|일|년|시간|분|초|미터|руб(?:\.|л\w*)|доллар\w*|цент\w*|метр\w*|км|см|м|кг|час\w*|минут\w*|секунд\w*"
+    r"|дн(?:я|ей)|лет|год\w*|штук\w?|человек\w?|Euro|Stück|Jahre|Tage|Stunden|Minuten|euros|pesos|heures|ans)\s*\}?\s*\Z"
+)
+"""A closed list: other words of these languages may say anything, as 不 does."""
 _MONEY_BEHIND = re.compile(r"\s*(?:\\text\s*\{\s*([$€£¥¢])\s*\}|([$€£¥¢])(?!\s*\d))")
 _PLAIN_UNIT = re.compile(r"[A-Za-zµμ][A-Za-zµμ.^0-9/ *²³{}-]*$")
 
@@ -269,6 +282,9 @@ class Scanner:
         if money := _MONEY_BEHIND.match(self.text, self.at):
             self.at = money.end()
             return ("unit", value, money[1] or money[2])
+        if foreign := _FOREIGN_UNIT.match(self.text, self.at):
+            self.at = foreign.end()
+            return ("unit", value, foreign[1])
         stop = len(self.text)
         for mark in _BEHIND_A_UNIT.finditer(self.text, self.at):
             stop = mark.start()
@@ -281,10 +297,13 @@ class Scanner:
         name = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", rest)
         name = re.sub(r"\\(?:cdot|times)\s*", "*", name).strip(" .")
         name = re.sub(r"\^\{(-?\d)\}", r"^\1", name)
+        if name and not (name := _COUNTED.sub("", name).strip()):
+            name = "count"
         if not name or not _PLAIN_UNIT.match(name) or "{" in name:
             return None
         words = re.findall(r"[A-Za-zµμ]+", name)
-        if any(w.lower() in _NO_UNITS or w in FUNCTIONS for w in words) or len(words) > 4:
+        functions = () if name in ("sec", "secs") else FUNCTIONS
+        if any(w.lower() in _NO_UNITS or w in functions for w in words) or len(words) > 4:
             return None
         if _NO_UNIT_ALONE.fullmatch(name):
             return None

@@ -45,6 +45,7 @@ def plain(text: str) -> str:
     text = _ROW_SPACE.sub(r"\\\\ ", _undressed(_INVISIBLE.sub("", text)))
     text = re.sub(f"[{_SUPER}]+", lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = re.sub(f"[{_SUB}]+", lambda m: "_{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
+    text = _ROOT.sub(r"\\sqrt{\1}", _SYSTEM.sub(_listed, text))
     text = text.replace("℃", "°C").replace("℉", "°F")
     text = "".join(_one(c) for c in text).translate(_SIGNS)
     text = text.replace(r"\%", "%")
@@ -55,9 +56,13 @@ def plain(text: str) -> str:
     text = re.sub(r"\\([ij])math(?![A-Za-z])", r" \1", text)
     text = _VECTOR.sub(lambda m: rf"\text{{{next(filter(None, m.groups()))}}}", text)
     text = _FONTS.sub(r"\\text{", _BARE_FONT.sub(r"\\text{\1}", text))
+    text = _MONEY.sub(_currency, text)
+    text = re.sub(r"\\text\s*\{\s*(\\?%|i)\s*\}", r" \1 ", text)
+    text = re.sub(r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|to)\s*(?=\d)", ":", text)
     text = _joining_words(text)
     text = re.sub(r"\\text\s*\{\s*(-?[\d.][^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\\text\s*\{\s*([A-Za-z](?:\s*,\s*[A-Za-z])+)\s*\}", r" \1 ", text)
+    text = _CHOICES.sub(lambda m: f" {', '.join(re.findall(r'[A-J](?![a-z])', m[1]))} ", text)
     text = re.sub(r"\\text\s*\{\s*\(([A-Za-z ]{2,})\)\s*\}", r"\\text{ \1}", text)
     text = re.sub(rf"\\text\s*\{{\s*({_SCALE})\s+([A-Za-z][^{{}}]*)\}}", r"\\text{\1} \\text{\2}", text)
     text = re.sub(r"\\frac\s*\{\s*\\text\{([A-Za-z ]+)\}\s*\}\s*\{\s*\\text\{([A-Za-z ]+)\}\s*\}", r"\\text{\1/\2}", text)
@@ -100,6 +105,33 @@ def _undressed(text: str) -> str:
 
 _ROW_SPACE = re.compile(r"\\\\\s*\[\s*-?[\d.]{1,8}\s*(?:pt|em|ex|mm|cm|in|pc|mu|bp)\s*\]")
 """Behind the end of a row."""
+_SYSTEM = re.compile(
+    r"\\begin\{(cases|aligned|align\*?|gathered)\}((?:(?!\\begin|\\end)[^=])*=(?:(?!\\begin).)*?)\\end\{\1\}", re.DOTALL
+)
+_ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))")
+_CURRENCIES = {"rs": "₹", "inr": "₹", "us": r"\$", "usd": r"\$", "pounds": "£", "gbp": "£", "euro": "€", "eur": "€"}
+_NAMED_MONEY = r"\\?\$|[€£¥₹]|US\s?\\?\$|\b(?:Rs|INR|USD|GBP|EUR)\b\.?|\\(?:pounds|euro)(?![a-z])"
+_MONEY = re.compile(
+    rf"\\text\s*\{{\s*({_NAMED_MONEY})\s*(?:\}}\s*(?=-?\d)|(-?\d[\d.,]*)\s*\}})|(US\s?\\?\$|\b(?:Rs|INR|USD|GBP|EUR)\b\.?|\\(?:pounds|euro)(?![a-z]))"
+    r"\s*(?=-?\d)"
+)
+
+
+def _currency(found: re.Match[str]) -> str:
+    sign = found[1] or found[3]
+    name = sign.strip("\\$. ").lower()
+    return f" {_CURRENCIES.get(name, sign if name else chr(92) + '$')}{found[2] or ''}"
+
+
+_CHOICES = re.compile(r"\\text\s*\{\s*(\(?[A-J]\)?(?:\s*(?:,\s*and\b|,|and\b|&)\s*\(?[A-J]\)?)+)\s*\}")
+
+
+def _listed(system: re.Match[str]) -> str:
+    """Equations one below the other as a list of them."""
+    rows = [row.replace("&", " ").strip(" .,;") for row in re.split(r"\\\\(?:\s*\[[^\]]*\])?", system[2])]
+    return ", ".join(row for row in rows if row)
+
+
 _VECTOR = re.compile(
     r"\\(?:vec|overrightarrow)\s*(?:\{\s*([A-Za-z0])\s*\}|([A-Za-z0])(?![A-Za-z]))|\\hat\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![A-Za-z]))"
 )

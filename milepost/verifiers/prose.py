@@ -49,10 +49,11 @@ _SEGMENT = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 
 _QED = re.compile(r"(?:[∎□■◻◼]|\$?\\(?:blacksquare|square|Box|qed)(?![A-Za-z])\$?|Q\.?E\.?D\.?)\Z")
 _THUS = re.compile(
-    r"(?:(?:and|so|thus|hence|therefore|then|consequently|finally|we (?:get|have|find|obtain|conclude)(?: that)?"
+    r"(?:=(?=\s)|(?:and|so|thus|hence|therefore|then|consequently|finally|we (?:get|have|find|obtain|conclude)(?: that)?"
     r"|(?:this|which|it) (?:gives|means|yields|follows)(?: us)?(?: that)?)\b[\s,:]*+)+",
     re.IGNORECASE,
 )
+_BOLD = re.compile(r"\s*(\*{1,3}|__?|\"|“|`)([^*_\"“”`]+)(?:\1|”)([.!]?)\s*\Z")
 _NO_LEAD = "not|no|never|either|neither|wrong|incorrect|false|mistaken"
 _NO_LEAD_IN = re.compile(rf"\b(?:{_NO_LEAD})\b", re.IGNORECASE)
 _WORDS_BEFORE = re.compile(rf"(?:\*\*|\\text\s*\{{|\s)*(?:(?!(?:{_NO_LEAD})\b){_LETTER}++[ ,]*+){{0,8}}", re.IGNORECASE)
@@ -70,6 +71,8 @@ def led_in(text: str) -> str | None:
 def _behind(text: str, at: int) -> str:
     """What stands there, without the brace that closes the \\text of a lead-in."""
     rest = _VERB_BEHIND.sub("", text[at:])
+    if bold := _BOLD.match(rest):
+        rest = bold[2] + bold[3]
     in_text = re.match(r"(?:\*\*|\s)*\\text", text[:at]) and rest.count("}") > rest.count("{")
     return rest.replace("}", "", 1) if in_text else rest
 
