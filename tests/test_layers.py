@@ -22,7 +22,7 @@ LAYERS = [
      "verifiers.around", "verifiers.prose", "verifiers.extract", "verifiers.json_schema", "verifiers.call_formats",
      "verifiers.toolcalls",
      "verifiers.countdown", "verifiers.repetition", "verifiers.format",
-     "verifiers.math_text", "verifiers.math_units", "verifiers.math_scan", "verifiers.math_value",
+     "verifiers.math_text", "verifiers.math_units", "verifiers.math_names", "verifiers.math_scan", "verifiers.math_value",
      "verifiers.math_intervals", "verifiers.math_parse", "verifiers.gym",
      "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math",
      "verifiers.judge_http", "verifiers.judge_prompt", "verifiers.judge_cache", "verifiers.judge",

@@ -21,6 +21,7 @@ import re
 from fractions import Fraction
 
 from milepost.verifiers.math_intervals import either, satisfying
+from milepost.verifiers.math_names import name_of, sides
 from milepost.verifiers.math_scan import (
     FUNCTIONS,
     SCALES,
@@ -80,51 +81,20 @@ def parse(text: str, grouped: bool = True) -> Node:
         raise Unreadable("nested too deep") from None
 
 
-_ANGLE = r"(?:m\s*)?\\angle\s*\{?\s*(?:[A-Z]{1,3}|\d)\s*\}?"
-_BELOW = r"(?:_\s*(?:\{[^{}]{0,40}(?:\{[^{}]{0,40}\}[^{}]{0,40})?\}|\\?[A-Za-z0-9]+))"
-_TRIG = r"\\?(?:sin|cos|tan|cot|sec|csc)(?:\s*\^\s*\{?\s*\d\s*\}?)?"
-_NAME = re.compile(
-    rf"{_ANGLE}|\|\s*[A-Z]{{2}}\s*\||\[\s*[A-Z]{{3,6}}\s*\]|[A-Z]{{2,4}}"
-    r"|[A-Za-z]_\s*(?:\{\s*(?:\\triangle\s*[A-Z]{0,3}|\\text\s*\{[^{}]{0,40}\}|\\?[a-z]{2,12})\s*\}|\\(?:max|min|triangle)(?:\s+[A-Z]{3})?)"
-    r"|[A-DF-HJLN-WFGa-df-hjlo-w](?:\^\s*\{?-1\}?|')*\s*\((?!\s*[A-Za-z]\s*\))[^()=<>]{1,40}\)"
-    r"|[fghFGHy](?:\^\s*\{?-1\}?|'+)(?:\s*\(\s*[A-Za-z]\s*\))?|\(\s*[fgh]\s*\\circ\s*[fgh]\s*\)\s*\([^()=<>]{1,40}\)"
-    r"|\\?[A-Z]\s*\[[^\[\]=<>]{1,40}\]|P\s*\([^()=<>]{1,40}\)|\\mathbb\s*\{?[A-Z]\}?\s*[\[(].{1,40}[\])]"
-    rf"|{_TRIG}\s*\(?\s*\d?\s*(?:{_ANGLE}|\\?[A-Za-z]+)\s*\)?"
-    rf"|\\frac\s*\{{\s*d\s*[A-Za-z]?\s*\}}\s*\{{\s*d\s*[A-Za-z]\s*\}}.{{0,40}}|\\(?:lim|int|sum|prod|det|bar|overline|max|min){_BELOW}?\s*.{{1,80}}"
-    r"|\\sigma\s*\^\s*\{?\s*2\s*\}?|\\?\|\s*(?:\\text\s*\{[^{}]{1,40}\}|[zw])\s*\\?\||\\text\s*\{\s*(?:Var|Cov|E|P|Area|Volume|Perimeter)\s*\}\s*\(.{1,40}\)"
-    r"|\\text\s*\{(?!\s*(?:not|no)\b)[A-Za-z ]{2,60}\}\s*(?:\\triangle\s*)?[A-Z]{2,6}",
-    re.DOTALL,
-)
-"""What a quantity is called: \\angle ABC, |AB|, [ABC], AB, f(3), P(A), \\sin A, \\lim_{x \\to 0} f(x), and their like."""
-_BETWEEN = re.compile(r"\\(?:[A-Za-z]+|.)|[{}()\[\]]|:?={1,2}>?|.", re.DOTALL)
-
-
-def _sides(text: str) -> list[tuple[int, str]]:
-    """What stands between the signs = and ≈ outside of brackets, and where; nothing if other relations do too."""
-    sides, depth, start = [], 0, 0
-    for token in _BETWEEN.finditer(text):
-        depth += (token[0] in ("{", "(", "[", r"\{")) - (token[0] in ("}", ")", "]", r"\}"))
-        if depth == 0 and token[0] in ("=", "==", ":=", r"\approx"):
-            sides.append((start, text[start : token.start()].strip()))
-            start = token.end()
-        elif depth == 0 and token[0] in _RELATIONS:
-            return []
-    return [*sides, (start, text[start:].strip())]
-
-
 def _named(text: str, grouped: bool) -> Node | None:
     """Of "AB = 5" and "f(2) = 2 + 3 = 5" the relation of a name and the values, else None."""
-    sides = _sides(text)
-    num = next((i for i, (_, side) in enumerate(sides) if not _NAME.fullmatch(side)), len(sides))
-    if not 0 < num < len(sides):
+    parts = sides(text)
+    names = [name_of(side) for _, side in parts]
+    num = names.index(None) if None in names else len(names)
+    if not 0 < num < len(parts):
         return None
     try:
-        value = _Reader(text[sides[num][0] :], grouped).everything()
+        value = _Reader(text[parts[num][0] :], grouped).everything()
     except Unreadable:
         return None
     if value[0] in ("list", "word", "all", "any"):
         return None
-    name = ("sym", re.sub(r"[\s{}]|m(?=\s*\\angle)", "", sides[0][1]))
+    name = ("sym", names[0])
     return ("rel", ("=", *value[1]), (name, *value[2])) if value[0] == "rel" else ("rel", ("=",), (name, value))
 
 
