@@ -202,3 +202,27 @@ def test_what_dresses_an_answer_is_taken_off(line):
 )
 def test_what_is_dressed_is_one_answer_or_none(line):
     assert value(f"3 + 14.\n{line}") == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["The answer is 17 (since 9 + 8 = 17).", "The answer is 17 because 3 + 14 = 17.", "The answer is equal to 17.",
+     "The answer is definitely 17.", "It is not 18, so the answer is 17.", r"\boxed{\text{Number of ways}: 17}"],
+)  # fmt: skip
+def test_reasons_behind_an_answer_say_nothing(line):
+    assert value(line) == 1 and value(line, gold="18") == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["It is not the case that the answer is 17.", "I doubt that the answer is 17.", "Nobody knows whether the answer is 17",
+     "The previous answer is 17.", "The answer is 17 because it is not 18, or 18 maybe."],
+)  # fmt: skip
+def test_what_is_doubted_is_not_the_answer(line):
+    assert value(line) == 0 and value(f"<answer>{line}</answer>") == 0
+
+
+def test_a_comma_is_decimal_where_the_lead_in_is_of_a_language_that_writes_it():
+    for line in ("Ответ: 2,5", "Antwort: 2,5", "La respuesta es 2,5."):
+        assert value(line, gold="2.5") == 1 and value(line, gold="25") == 0
+    assert value("The answer is 2,5", gold="2.5") == 0 and value("Antwort: 2,500", gold="2500") == 1

@@ -547,3 +547,19 @@ def test_the_end_in_a_pattern_is_the_end():
     schema = {"type": "string", "pattern": "^[A-Z]{2}$"}
     assert misfit("AB", schema) is None and misfit("AB\n", schema) is not None
     assert misfit("A$", {"pattern": r"^A\$$"}) is None and misfit("]$", {"pattern": r"^[]$]+$"}) is None
+
+
+NULLABLE = {"tools": [{"name": "f", "parameters": {"type": "object", "required": ["q"], "properties": {
+    "q": {"type": "string"}, "s": {"type": ["string", "null"], "default": "open"}, "b": {"type": "boolean",
+    "default": False},
+    "w": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": "me"}}}}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "paid"),
+    [({"s": None}, {"s": "open"}, 0), ({"s": None}, {}, 0), ({}, {"s": None}, 0), ({"s": None}, {"s": None}, 1),
+     ({"s": "open"}, {}, 1), ({"w": None}, {}, 0), ({"b": None}, {}, 1), ({"b": None}, {"b": True}, 0)],
+)  # fmt: skip
+def test_null_is_a_value_where_the_schema_has_it_and_else_nothing(made, wanted, paid):
+    gold = NULLABLE | {"calls": [{"name": "f", "arguments": {"q": "a", **wanted}}]}
+    assert score(answer=hermes(json.dumps({"name": "f", "arguments": {"q": "a", **made}})), gold=gold)["score"] == paid

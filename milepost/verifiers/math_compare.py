@@ -70,6 +70,8 @@ def _simple(node: Node) -> Node:
         node = node[1]
     if node[0] == "neg" and node[1][0] in ("unit", "pct"):
         return (node[1][0], ("neg", node[1][1]), *node[1][2:])
+    if node[0] == "/" and node[1][0] == "unit":
+        return ("unit", ("/", node[1][1], node[2]), *node[1][2:])
     if node == _ALL_REALS or node == ("word", "set of R"):
         return ("word", "set of r")
     if node[0] == "word":

@@ -109,6 +109,12 @@ def _formula(text: str) -> str:
     return text if re.search(r"[:|]|\\mid|\\[{}]|\\in(?![a-z])", formula) else formula
 
 
+_BASED = re.compile(r"(?:(?=[0-9]*[A-F])([0-9A-F]{2,40})|\(([0-9A-F]{1,40})\))\s*_\s*\{?\s*(\d{1,2})\s*\}?")
+"""Digits that are letters, and digits in brackets: 2E6_{16}, (321)_5."""
+_FORMULA_BEHIND = re.compile(
+    r"\s*(?:\d[\d.,]*\s*)?(?:\\(?:frac|sqrt|cdot|times|pi)(?![A-Za-z])|[a-z](?![a-z]|\s+[a-z]{2}))"
+)
+"""Behind a sign of money: more than a number."""
 _RATE = re.compile(
     r"\s*(?:\\text\s*\{\s*)?(?:(?:per|an?|each|every)\s+([a-z]+)|/\s*([a-z]{2,}|h)|each"
     r"|in total|in all|altogether|total|USD|dollars?)\s*\}?"
@@ -196,7 +202,7 @@ class _Reader(Scanner):
         return ("/", left, self.sum()) if self.take(r"\over") else left
 
     def product(self) -> Node:
-        left = self.factor()
+        left = last = self.factor()
         while True:
             if symbol := self.take("*", "/", r"\times", r"\cdot", r"\div"):
                 self.depth += 1
@@ -205,9 +211,9 @@ class _Reader(Scanner):
                 left = ("/" if symbol in ("/", r"\div") else "*", left, right)
             elif (unit := self.unit(left)) is not None:
                 left = unit
-            elif self.follows():
-                right = self.factor()
-                left = adjacent(left, right)
+            elif self.follows() or (last[0] == "!" and self.peek().isdigit()):  # 5!7!
+                last = self.factor()
+                left = adjacent(left, last)
             else:
                 return left
 
@@ -248,7 +254,9 @@ class _Reader(Scanner):
                 else:
                     base = ("^", base, self.argument(signed=True))
             elif self.peek() == "!" and self.take("!"):
-                base = ("!", base)
+                twice = self.text.startswith("!", self.at)  # 5!! is 5·3·1
+                self.at += twice
+                base = ("fn", "fac2", (base,)) if twice else ("!", base)
             elif self.take("%") or (base[0] in ("num", "neg") and self.take_word("percent")):
                 base = ("pct", base)
             else:
@@ -279,6 +287,11 @@ class _Reader(Scanner):
 
     def atom(self) -> Node:
         symbol = self.peek()
+        if (based := _BASED.match(self.text, self.at)) and any(c.isdigit() for c in (based[1] or based[2])[:-1] + "0"):
+            digits, base = (based[1] or based[2]).upper(), int(based[3])
+            if all(int(digit, 36) < base for digit in digits):
+                self.at = based.end()
+                return ("base", digits.lstrip("0") or "0", base)
         if symbol.isdigit() or symbol == ".":
             return self.number()
         if symbol == "|":
@@ -290,6 +303,9 @@ class _Reader(Scanner):
         if symbol in ("$", "€", "£", "¥", "₹"):
             self.at += 1
             sign = -1 if self.take("-") else 1
+            if _FORMULA_BEHIND.match(self.text, self.at):
+                inner = self.product()
+                return ("unit", ("neg", inner) if sign < 0 else inner, symbol)
             amount = self.number()
             scale = next((v for k, v in SCALES.items() if self.take_word(k)), 1)
             if rate := _RATE.match(self.text, self.at):

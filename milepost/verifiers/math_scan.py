@@ -100,6 +100,8 @@ def adjacent(left: Node, right: Node) -> Node:
         if right[0] == left[0]:
             return ("word", f"{left[1]} {right[1]}")
         raise Unreadable("words beside mathematics")
+    if right[0] == "unit" and right[2] == "degree" and left[0] == "num":
+        return ("unit", adjacent(left, right[1]), "degree")
     if right[0] == "pct" and left[0] == "num" and (mixed := adjacent(left, right[1]))[0] == "num":
         return ("pct", mixed)
     if left[0] == "num" and right[0] == "/" and right[1][0] == right[2][0] == "num":

@@ -56,7 +56,8 @@ def plain(text: str) -> str:
     text = re.sub(r"\\([ij])math(?![A-Za-z])", r" \1", text)
     text = _VECTOR.sub(lambda m: rf"\text{{{next(filter(None, m.groups()))}}}", text)
     text = _FONTS.sub(r"\\text{", _BARE_FONT.sub(r"\\text{\1}", text))
-    text = _MONEY.sub(_currency, text)
+    text = _MINUTES.sub(_degrees, _BASE_DIGITS.sub(r"\1", _MONEY.sub(_currency, text)))
+    text = re.sub(r"(?<![A-Za-z])(?:per cent|pct)(?![A-Za-z])", "percent", text)
     text = re.sub(r"\\text\s*\{\s*(\\?%|i)\s*\}", r" \1 ", text)
     text = re.sub(r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|to)\s*(?=\d)", ":", text)
     text = _joining_words(text)
@@ -112,7 +113,7 @@ _ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))")
 _CURRENCIES = {"rs": "₹", "inr": "₹", "us": r"\$", "usd": r"\$", "pounds": "£", "gbp": "£", "euro": "€", "eur": "€"}
 _NAMED_MONEY = r"\\?\$|[€£¥₹]|US\s?\\?\$|\b(?:Rs|INR|USD|GBP|EUR)\b\.?|\\(?:pounds|euro)(?![a-z])"
 _MONEY = re.compile(
-    rf"\\text\s*\{{\s*({_NAMED_MONEY})\s*(?:\}}\s*(?=-?\d)|(-?\d[\d.,]*)\s*\}})|(US\s?\\?\$|\b(?:Rs|INR|USD|GBP|EUR)\b\.?|\\(?:pounds|euro)(?![a-z]))"
+    rf"\\text\s*\{{\s*({_NAMED_MONEY})\s*(?:\}}\s*(?=-?\d|\\frac|\\sqrt)|(-?\d[\d.,]*)\s*\}})|(US\s?\\?\$|\b(?:Rs|INR|USD|GBP|EUR)\b\.?|\\(?:pounds|euro)(?![a-z]))"
     r"\s*(?=-?\d)"
 )
 
@@ -121,6 +122,18 @@ def _currency(found: re.Match[str]) -> str:
     sign = found[1] or found[3]
     name = sign.strip("\\$. ").lower()
     return f" {_CURRENCIES.get(name, sign if name else chr(92) + '$')}{found[2] or ''}"
+
+
+_BASE_DIGITS = re.compile(r"\\text\s*\{\s*([0-9A-F]{1,40})\s*\}(?=[0-9A-F]*\s*_)")
+_MINUTES = re.compile(
+    r"(\d{1,6})\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})\s*(\d{1,2})\s*(?:\^\s*\\prime|')(?!')\s*(?:(\d{1,2})\s*(?:''|\"))?"
+)
+
+
+def _degrees(found: re.Match[str]) -> str:
+    """45°30' as a fraction of degrees."""
+    seconds = 3600 * int(found[1]) + 60 * int(found[2]) + int(found[3] or 0)
+    return rf"{{\frac{{{seconds}}}{{3600}}}}^\circ "
 
 
 _CHOICES = re.compile(r"\\text\s*\{\s*(\(?[A-J]\)?(?:\s*(?:,\s*and\b|,|and\b|&)\s*\(?[A-J]\)?)+)\s*\}")

@@ -140,6 +140,12 @@ def _function(name: str, values: list[Fraction]) -> Fraction | None:
     integers = [int(v) for v in values] if all(v.denominator == 1 for v in values) else None
     if name == "abs" and len(values) == 1:
         return abs(values[0])
+    if name == "fac2":
+        if not integers or integers[0] < 0:
+            return None
+        if integers[0] * integers[0].bit_length() > 2 * MAX_BITS:
+            raise TooLarge
+        return Fraction(math.prod(range(integers[0], 0, -2)))
     if name in ("floor", "ceil") and len(values) == 1:
         return Fraction((math.floor if name == "floor" else math.ceil)(values[0]))
     if name in ("gcd", "lcm") and integers:
@@ -282,6 +288,8 @@ class _Numeric:
             if max(map(abs, values)) > MAX_BITS // 16:
                 raise TooLarge
             return mp.binomial(*values)
+        if name == "fac2" and abs(values[0]) > MAX_BITS // 16:
+            raise TooLarge
         if len(values) != 1:
             raise NoValue(f"{name} of {len(values)} values")
         value = values[0]

@@ -55,14 +55,32 @@ _THUS = re.compile(
 )
 _BOLD = re.compile(r"\s*(\*{1,3}|__?|\"|“|`)([^*_\"“”`]+)(?:\1|”)([.!]?)\s*\Z")
 _NO_LEAD = "not|no|never|either|neither|wrong|incorrect|false|mistaken"
+_NO_LABEL = re.compile(
+    r"\b(?:less|more|than|half|twice|double|ruled|least|most|between|one of|except|not|no)\b", re.IGNORECASE
+)
+_DOUBTED = re.compile(
+    r"\b(?:not|n['’]t|doubt|doubts|whether|nobody|never|previous|earlier|unlikely)\b[^,.;:!?]*\Z", re.IGNORECASE
+)
+_WHY = re.compile(
+    r"[,;]?\s*[(\[]?(?:because|since|as)\b(?![^\n]*\b(?:not|no|or|wrong|but|actually|wait)\b|[^\n]*n['’]t\b).*\Z",
+    re.IGNORECASE,
+)
+_SO_TO_SAY = re.compile(
+    r"\s*(?:(?:equal to|exactly|definitely|simply|just|clearly|indeed|therefore|thus|then)\b\s*)+", re.IGNORECASE
+)
+_DECIMAL_COMMA = re.compile(r"(?<![\d,.])(\d+),(\d{1,2}|\d{4,})(?![\d,]|\.\d)")
 _NO_LEAD_IN = re.compile(rf"\b(?:{_NO_LEAD})\b", re.IGNORECASE)
 _WORDS_BEFORE = re.compile(rf"(?:\*\*|\\text\s*\{{|\s)*(?:(?!(?:{_NO_LEAD})\b){_LETTER}++[ ,]*+){{0,8}}", re.IGNORECASE)
-_LABEL = re.compile(r"(?:\*\*|\\text\s*\{|\s)*([A-Za-z]{3,}+(?: [A-Za-z]++){0,4}):(?:\*\*|\s|\})+")
+_LABEL = re.compile(r"(?:\*\*|\\text\s*\{|\s)*([A-Za-z]{3,}+(?: [A-Za-z]++){0,4})\}?:(?:\*\*|\s|\})+")
 
 
 def led_in(text: str) -> str | None:
     """What follows in "The answer is 17", "Total: 17", \\text{Answer: } 17; None where nothing leads in, or a "not"."""
     lead = _LEAD_IN.search(text, 0, 100) or _LABEL.match(text)
+    if lead and _DOUBTED.search(text, 0, lead.start()):
+        return None
+    if lead and lead.re is _LABEL and _NO_LABEL.search(lead[0]):
+        return None
     if not lead or not _WORDS_BEFORE.fullmatch(text, 0, lead.start()) or _NO_LEAD_IN.search(lead[0]):
         return None
     return _behind(text, lead.end()).strip("* ") or None
@@ -82,7 +100,13 @@ def after_lead_in(line: str) -> str:
     line = without_courtesy(line).rstrip()
     line = line[:-20] + _QED.sub("", line[-20:]).rstrip()
     if lead := list(_LEAD_IN.finditer(line)):
+        if _DOUBTED.search(line, max(0, lead[-1].start() - REACH), lead[-1].start()):
+            return line
+        language = line[lead[-1].start() : lead[-1].end()]
         line = _behind(line, lead[-1].end())
+        line = _WHY.sub("", line[_SO_TO_SAY.match(line).end() :] if _SO_TO_SAY.match(line) else line)  # type: ignore[union-attr]
+        if not re.match("answer|result", language, re.IGNORECASE):
+            line = _DECIMAL_COMMA.sub(r"\1.\2", line)
     elif len(formulas := list(_SEGMENT.finditer(line))) == 1:
         only = formulas[0]
         if not is_denied(line[max(0, only.start() - REACH) : only.start()], line[only.end() : only.end() + REACH]):

@@ -186,12 +186,20 @@ def _wanted(call: Any, number: int, schemas: Mapping[str, Mapping[str, Any]] | N
 
 
 def _settled(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """With defaults for what was left out, and without null for what may be left out."""
+    """With defaults for what was left out. Null for what may be left out leaves it out, unless null is a value of it beside
+    its default."""
     properties = schema.get("properties", {})
     required = schema.get("required", ())
-    given = {k: v for k, v in arguments.items() if v is not None or k in required or k not in properties}
+    given = {
+        k: v for k, v in arguments.items()
+        if v is not None or k in required or k not in properties or _has_null(properties[k])
+    }  # fmt: skip
     defaults = {key: rule["default"] for key, rule in properties.items() if isinstance(rule, Mapping) and "default" in rule}
     return {**defaults, **given}
+
+
+def _has_null(rule: Any) -> bool:
+    return isinstance(rule, Mapping) and rule.get("default") is not None and misfit(None, rule) is None
 
 
 # --- judging --------------------------------------------------------------------------------------------------------
