@@ -98,7 +98,7 @@ def _schemas(tools: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
         name = inner["name"]
         if name in schemas:
             raise BadGold(f"tool {name} is there twice")
-        schema = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if inner.get(key)), {})
+        schema: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if inner.get(key)), {})
         schema = _standard(schema)
         if problem := bad_schema(schema):
             raise BadGold(f"tool {name}: {problem}")
