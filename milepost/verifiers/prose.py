@@ -46,53 +46,37 @@ _VERB_BEHIND = re.compile(r"\s*(?:(?:です|である|だ|となります|にな
 """Of Japanese and Korean. What says "is not" ends otherwise."""
 _SEGMENT = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 
-
-_QED = re.compile(r"(?:[∎□■◻◼]|\$?\\(?:blacksquare|square|Box|qed)(?![A-Za-z])\$?|Q\.?E\.?D\.?)\Z")
+# What may stand before an answer and behind it without saying anything.
 _THUS = re.compile(
     r"(?:=(?=\s)|(?:and|so|thus|hence|therefore|then|consequently|finally|we (?:get|have|find|obtain|conclude)(?: that)?"
     r"|(?:this|which|it) (?:gives|means|yields|follows)(?: us)?(?: that)?)\b[\s,:]*+)+",
     re.IGNORECASE,
 )
-_BOLD = re.compile(r"\s*(\*{1,3}|__?|\"|“|`)([^*_\"“”`]+)(?:\1|”)([.!]?)\s*\Z")
-_NO_LEAD = "not|no|never|either|neither|wrong|incorrect|false|mistaken"
-_NO_LABEL = re.compile(
-    r"\b(?:less|more|than|half|twice|double|ruled|least|most|between|one of|except|not|no)\b", re.IGNORECASE
+_SO_TO_SAY = re.compile(
+    r"\s*(?:(?:equal to|exactly|definitely|simply|just|clearly|indeed|therefore|thus|then)\b\s*)*", re.IGNORECASE
 )
+_BOLD = re.compile(r"\s*(\*{1,3}|__?|\"|“|`)([^*_\"“”`]+)(?:\1|”)([.!]?)\s*\Z")
+_WHY = re.compile(
+    r"[,;]?\s*[(\[]?(?:because|since|as)\b(?!.*(?:\b(?:not|no|or|wrong|but|actually|wait)\b|n['’]t\b)).*\Z", re.IGNORECASE
+)
+_QED = re.compile(r"(?:[∎□■◻◼]|\$?\\(?:blacksquare|square|Box|qed)(?![A-Za-z])\$?|Q\.?E\.?D\.?)\Z")
+_LONGEST_REASON = 300
+
+# What makes of a lead-in none.
+_NO_LEAD = "not|no|never|either|neither|wrong|incorrect|false|mistaken"
+_NO_LEAD_IN = re.compile(rf"\b(?:{_NO_LEAD})\b", re.IGNORECASE)
 _DOUBTED = re.compile(
     r"\b(?:not|n['’]t|doubt|doubts|whether|nobody|never|previous|earlier|unlikely)\b[^,.;:!?]*\Z", re.IGNORECASE
 )
-_WHY = re.compile(
-    r"[,;]?\s*[(\[]?(?:because|since|as)\b(?![^\n]*\b(?:not|no|or|wrong|but|actually|wait)\b|[^\n]*n['’]t\b).*\Z",
-    re.IGNORECASE,
-)
-_SO_TO_SAY = re.compile(
-    r"\s*(?:(?:equal to|exactly|definitely|simply|just|clearly|indeed|therefore|thus|then)\b\s*)+", re.IGNORECASE
-)
-_DECIMAL_COMMA = re.compile(r"(?<![\d,.])(\d+),(\d{1,2}|\d{4,})(?![\d,]|\.\d)")
-_NO_LEAD_IN = re.compile(rf"\b(?:{_NO_LEAD})\b", re.IGNORECASE)
+
+# In a box or a tag only words may stand before the lead-in, which may be a label too.
 _WORDS_BEFORE = re.compile(rf"(?:\*\*|\\text\s*\{{|\s)*(?:(?!(?:{_NO_LEAD})\b){_LETTER}++[ ,]*+){{0,8}}", re.IGNORECASE)
 _LABEL = re.compile(r"(?:\*\*|\\text\s*\{|\s)*([A-Za-z]{3,}+(?: [A-Za-z]++){0,4})\}?:(?:\*\*|\s|\})+")
+_NO_LABEL = re.compile(
+    r"\b(?:less|more|than|half|twice|double|ruled|least|most|between|one of|except|not|no)\b", re.IGNORECASE
+)
 
-
-def led_in(text: str) -> str | None:
-    """What follows in "The answer is 17", "Total: 17", \\text{Answer: } 17; None where nothing leads in, or a "not"."""
-    lead = _LEAD_IN.search(text, 0, 100) or _LABEL.match(text)
-    if lead and _DOUBTED.search(text, 0, lead.start()):
-        return None
-    if lead and lead.re is _LABEL and _NO_LABEL.search(lead[0]):
-        return None
-    if not lead or not _WORDS_BEFORE.fullmatch(text, 0, lead.start()) or _NO_LEAD_IN.search(lead[0]):
-        return None
-    return _behind(text, lead.end()).strip("* ") or None
-
-
-def _behind(text: str, at: int) -> str:
-    """What stands there, without the brace that closes the \\text of a lead-in."""
-    rest = _VERB_BEHIND.sub("", text[at:])
-    if bold := _BOLD.match(rest):
-        rest = bold[2] + bold[3]
-    in_text = re.match(r"(?:\*\*|\s)*\\text", text[:at]) and rest.count("}") > rest.count("{")
-    return rest.replace("}", "", 1) if in_text else rest
+_DECIMAL_COMMA = re.compile(r"(?<![\d,.])(\d+),(\d{1,2}|\d{4,})(?![\d,]|\.\d)")
 
 
 def after_lead_in(line: str) -> str:
@@ -100,13 +84,12 @@ def after_lead_in(line: str) -> str:
     line = without_courtesy(line).rstrip()
     line = line[:-20] + _QED.sub("", line[-20:]).rstrip()
     if lead := list(_LEAD_IN.finditer(line)):
-        if _DOUBTED.search(line, max(0, lead[-1].start() - REACH), lead[-1].start()):
+        start, end = lead[-1].span()
+        if _DOUBTED.search(line, max(0, start - REACH), start):
             return line
-        language = line[lead[-1].start() : lead[-1].end()]
-        line = _behind(line, lead[-1].end())
-        line = _WHY.sub("", line[_SO_TO_SAY.match(line).end() :] if _SO_TO_SAY.match(line) else line)  # type: ignore[union-attr]
-        if not re.match("answer|result", language, re.IGNORECASE):
-            line = _DECIMAL_COMMA.sub(r"\1.\2", line)
+        english = re.match("answer|result", line[start:end], re.IGNORECASE)
+        line = _behind(line, end)
+        line = line if english else _DECIMAL_COMMA.sub(r"\1.\2", line)
     elif len(formulas := list(_SEGMENT.finditer(line))) == 1:
         only = formulas[0]
         if not is_denied(line[max(0, only.start() - REACH) : only.start()], line[only.end() : only.end() + REACH]):
@@ -114,6 +97,29 @@ def after_lead_in(line: str) -> str:
     elif not formulas and (thus := _THUS.match(line)):
         line = line[thus.end() :]
     return line.strip().strip("*").strip()
+
+
+def led_in(text: str) -> str | None:
+    """What follows in "The answer is 17", "Total: 17", \\text{Answer: } 17; None where nothing leads in, or a "not"."""
+    lead = _LEAD_IN.search(text, 0, 100)
+    label = None if lead else _LABEL.match(text)
+    if not (lead := lead or label) or _DOUBTED.search(text, 0, lead.start()) or _NO_LEAD_IN.search(lead[0]):
+        return None
+    if not _WORDS_BEFORE.fullmatch(text, 0, lead.start()) or (label and _NO_LABEL.search(label[0])):
+        return None
+    return _behind(text, lead.end()).strip("* ") or None
+
+
+def _behind(text: str, at: int) -> str:
+    """What stands there, without what dresses it, its reason, and the brace that closes the \\text of a lead-in."""
+    said = _VERB_BEHIND.sub("", text[at:])
+    if bold := _BOLD.match(said):
+        said = bold[2] + bold[3]
+    if re.match(r"(?:\*\*|\s)*\\text", text[:at]) and said.count("}") > said.count("{"):
+        said = said.replace("}", "", 1)
+    if len(said) <= _LONGEST_REASON:
+        said = _WHY.sub("", _SO_TO_SAY.sub("", said, count=1))
+    return said
 
 
 # --- courtesies -----------------------------------------------------------------------------------------------------
