@@ -10,6 +10,7 @@ from milepost.verifiers.math import check_gold, right, score, wrong
 from milepost.verifiers.math_intervals import pieces
 from milepost.verifiers.math_parse import parse
 
+MATRIX = r"\begin{pmatrix}2&1\\0&1\end{pmatrix}"
 EQUAL = {
     "fonts, sizes and colours": [
         ("7", r"\bf 7"), ("7", r"\underline{7}"), ("7", r"\color{red}{7}"), ("7", r"\textcolor{blue}{7}"),
@@ -121,6 +122,21 @@ EQUAL = {
         (r"\frac35", r"\cos\theta = 0.6"), ("12", r"\text{Area of } \triangle ABC = 12"), ("12", "AB = BC = 12"),
         ("12", "m+n = 12"), ("12", r"\frac{a}{b} = 12"), ("AB = 12", "12"), (r"AB=12\text{ cm}", "AB = 12"),
     ],
+    "matrices": [
+        (MATRIX, r"\left[\begin{array}{ll}2 & 1 \\ 0 & 1\end{array}\right]"), (MATRIX, "A^{-1}=" + MATRIX),
+        (MATRIX, r"\left(\begin{matrix}2 & 1 \\ 0 & 1\end{matrix}\right)"), (MATRIX, r"\mathbf{A}^{-1}=" + MATRIX),
+        (MATRIX, "M^{10}=" + MATRIX), (MATRIX, "A^T=" + MATRIX),
+        (r"\begin{pmatrix}2\\1\end{pmatrix}",
+        r"\operatorname{proj}_{\mathbf{w}} \mathbf{v}=\begin{pmatrix}2\\1\end{pmatrix}"),
+    ],
+    "what lies outside": [
+        (r"(-\infty,2)\cup(3,\infty)", r"\mathbb{R} \setminus [2,3]"),
+        (r"(-\infty,-1]\cup[1,\infty)", r"\mathbb{R}\setminus(-1,1)"),
+        (r"|x| \geq 1", r"(-\infty,-1]\cup[1,\infty)"), (r"|x| \geq 1", r"x \le -1 \text{ or } x \ge 1"),
+        (r"|x|\ge 1", r"1\le |x|"),
+        ("[-2,2]", r"|x| \le 2"), (r"|x|\le 2", r"-2\le x\le 2"), ("|x-1|=3", "|x-1|=3"), ("|x-1|<3", "|x-1|<3"),
+    ],
+    "dates": [(r"\text{March 15}", date) for date in (r"\text{March 15th}", r"\text{15 March}", r"\text{15th of March}")],
     "factorials": [
         ("15", "5!!"), ("105", "7!!"), ("6!!", "48"), (r"\frac{315}{128}", r"\frac{9!!}{8!!}"), ("(2n-1)!!", "(2n-1)!!"),
         ("720", "(3!)!"), ("792", r"\frac{12!}{5!7!}"), ("34650", r"\frac{11!}{4!\,4!\,2!}"), ("12", "2!3!"),
@@ -186,6 +202,12 @@ DIFFERENT = {
         ("12", "x+y = 12+z"), ("x = 2", r"\sin x = 2"), (r"12\text{ m}", r"AB = 12\text{ cm}"),
         ("12", r"\text{not } AB = 12"),
     ],
+    "matrices": [("12", "A^2=12"), ("12", "M^{2} = 12"), (MATRIX, "A^{-1}=" + MATRIX.replace("2", "3"))],
+    "what lies outside": [
+        (r"(-\infty,2)\cup(3,\infty)", r"\mathbb{R} \setminus (2,3)"), ("[-2,2]", "|x|<2"), ("[-2,2]", r"|x|\ge2"),
+        (r"|x|\ge 1", "|x|>1"),
+    ],
+    "dates": [(r"\text{March 15}", date) for date in (r"\text{March 16}", r"\text{15 May}", r"\text{March 1}")],
     "factorials": [("720", "3!!"), ("3!!", "720"), ("(2n-1)!!", "((2n-1)!)!"), ("12", "2!3 4"), ("48", "2 3! 4")],
     "bases, minutes, per cent": [
         ("2E6_{16}", "2E7_{16}"), ("A_{12}", "B_{12}"), (r"45.5^\circ", r"45^\circ 31'"), ("FF_{16}", "255"),
@@ -411,7 +433,8 @@ def test_long_answers_are_not_read():
      "$@$ to 20",
      "I don't think the answer is $@$.", "The incorrect answer is @.", "I would not say $@$ but 74", "答案不是@。",
      "Die Antwort ist nicht @.", "La respuesta no es @.", "La réponse n'est pas @.", "Ответ не @.",
-     "答えは@ではない。", "负@"],
+     "答えは@ではない。", "负@", "@, 74", "$@$, $74$", "x = @, 74",
+     "@; 74", "@ (or 74)", "@ or possibly 74", "@ and also 74", "@ is the wrong answer.", "Then $@$, which is wrong."],
 )  # fmt: skip
 def test_what_stands_beside_a_box_may_change_or_deny_it(text):
     assert value(text.replace("@", r"\boxed{73}"), "73") != 1
@@ -421,7 +444,18 @@ def test_what_stands_beside_a_box_may_change_or_deny_it(text):
     "text",
     ["$@$ or 73.0", "$@ = 73$", "It is $@$, not 74.", "There are @ apples and 5 oranges.", "It is @ times as many.",
      "3, 5, @, 80", "@ dollars and she has 5 left.", "74 minus 1, that is @.", "It cannot be 74, so the answer is @.",
-     "I don't think it is 74. The answer is @", "не 74, а @", "@ and we are done.", "Square it to get @", "@ in total"],
+     "I don't think it is 74. The answer is @", "не 74, а @", "@ and we are done.", "Square it to get @",
+     "@ in total", "3, 6, @, 80", "@, as 74 is too large", "@; done"],
 )  # fmt: skip
 def test_what_stands_beside_a_box_may_say_nothing_of_it(text):
     assert value(text.replace("@", r"\boxed{73}"), "73") == 1
+
+
+def test_a_choice_that_is_wrong_is_no_answer_where_another_follows():
+    for text in (
+        "@ is wrong, so the answer is A.",
+        "$@$ is wrong. The answer is A.",
+        "@ was wrong; the correct answer is A.",
+    ):
+        assert value(text.replace("@", r"\boxed{D}"), "D") == 0
+    assert value(r"So statement \boxed{D} is wrong.", "D") == value(r"\boxed{D} is wrong, as was shown.", "D") == 1

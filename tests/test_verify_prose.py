@@ -226,3 +226,20 @@ def test_a_comma_is_decimal_where_the_lead_in_is_of_a_language_that_writes_it():
     for line in ("Ответ: 2,5", "Antwort: 2,5", "La respuesta es 2,5."):
         assert value(line, gold="2.5") == 1 and value(line, gold="25") == 0
     assert value("The answer is 2,5", gold="2.5") == 0 and value("Antwort: 2,500", gold="2500") == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["So it is $17$ million dollars.", "It is at most $17$.", "It is negative $17$.", "The sum is twice $17$.",
+     "It is $17$ squared.",
+     "It is $17$ out of 20.", "It is $17$ feet 6 inches.", "It is $17$k.", "$17$ or more", "It is $17$ or 18."],
+)  # fmt: skip
+def test_what_changes_the_only_formula_of_a_line_changes_the_answer(line):
+    assert value(line) == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["#### Conclusion\nThe answer is **17**.", "#### Final Answer\n17", "The answer is 17 ✅", "*Answer*: 17"]
+)
+def test_headings_and_ornaments_are_no_answers(text):
+    assert value(text) == 1 and value(text, gold="18") == 0

@@ -116,16 +116,28 @@ def is_part(before: str, after: str) -> bool:
 
 
 _PLAIN = r"[-−]?\d[\d,]*+(?:\.\d++)?"
-_OR, _OR_AND = (rf"(?:\s*(?:\\{{1,2}}lor(?![A-Za-z])|{_TEXT}?\s*\b(?:{words})\b)\s*\}}?)" for words in ("or", "or|and"))
-_ANOTHER_BEHIND = re.compile(rf"{_SPACES}(?:{_OR_AND}|=){_SPACES}({_PLAIN}){_SPACES}[.!]?(?:\s*\Z|\s*\n|[.!]\s)")
+_OR, _OR_AND = (
+    rf"(?:\s*\(?(?:\\{{1,2}}lor(?![A-Za-z])|{_TEXT}?\s*\b(?:{words})\b)(?:\s+(?:possibly|maybe|perhaps|also|even))?\s*\}}?)"
+    for words in ("or", "or|and")
+)
+_ANOTHER_BEHIND = re.compile(
+    rf"{_SPACES}(?P<joint>{_OR_AND}|[=,;]){_SPACES}(?P<other>{_PLAIN}){_SPACES}\)?[.!]?(?:\s*\Z|\s*\n|[.!]\s)"
+)
 _ANOTHER_BEFORE = re.compile(rf"(?<![\w.])({_PLAIN})(?:[ \t$]|\\{{1,2}}[)\]])*+{_OR}(?:[ \t$*]|\\{{1,2}}[(\[])*+\Z")
 
 
+_SEQUENCE = re.compile(r"\d\s*,(?:[ \t$]|\\{1,2}[)(\]\[,; ])*+\Z")
+"""3, 5, ▢, 9 asks for what is missing."""
+
+
 def is_one_of_two(before: str, after: str, content: str) -> bool:
-    """Whether another number than the one in the box is joined to it: "▢ or 74", "74 or ▢", "▢ and 74.", "▢ = 74"."""
+    """Whether another number than the one in the box is joined to it: "▢ or 74", "74 or ▢", "▢ and 74.", "▢, 74"."""
     if not re.fullmatch(_PLAIN, content.strip()):
         return False
-    others = [found[1] for found in (_ANOTHER_BEHIND.match(after), _ANOTHER_BEFORE.search(before)) if found]
+    behind, ahead = _ANOTHER_BEHIND.match(after), _ANOTHER_BEFORE.search(before)
+    if behind and behind["joint"] == "," and _SEQUENCE.search(before):
+        behind = None
+    others = [*([behind["other"]] if behind else []), *([ahead[1]] if ahead else [])]
     number = content.replace(",", "").replace("−", "-")
     return any(_value(other) != _value(number) for other in others)
 
@@ -156,7 +168,9 @@ _TAKEN_BACK = re.compile(
     rf"(?:では(?:ない|ありません|なく)|じゃない|[이가]?[ \t]*(?:아닙니다|아니다|아니라)|不[是对對]"
     r"|ist[ \t]+(?:falsch|nicht)"
     rf"|(?:{_IS_NOT}|(?:is|was)[ \t]+no[ \t]+)(?:(?:(?!only\b|just\b|merely\b)[a-z]+[ \t]+){{0,3}}?answer\b|it\b)"
-    r"|(?P<wrong>(?:(?:is|was|must be|would be|seems|turns out to be)[ \t]+(?:[a-z]+ly[ \t]+)?|[,:;(–—-][ \t]*)?"
+    r"|(?:is|was)[ \t]+(?:an?|the)[ \t]+(?:wrong|incorrect)[ \t]+(?:answer|value|result|choice|option|solution)\b"
+    r"|(?P<wrong>(?:[,;]?[ \t]*which[ \t]+)?"
+    r"(?:(?:is|was|must be|would be|seems|turns out to be)[ \t]+(?:[a-z]+ly[ \t]+)?|[,:;(–—-][ \t]*)?"
     r"(?:wrong|incorrect|mistaken|extraneous|ruled out|rejected|discarded|excluded)\b"
     r"(?![ \t]+(?!because|as|since|and|so|but)[a-z])"
     rf"|{_IS_NOT}(?:right|correct|(?:a|the|our|my)[ \t]+(?:[a-z]+[ \t]+)?(?:solution|result))\b"
@@ -165,12 +179,23 @@ _TAKEN_BACK = re.compile(
 )
 
 
+_OTHER_ANSWER = re.compile(
+    r"[ \t]*[,;.:—–-][ \t]*(?:(?:so|and|but|thus|hence|therefore)[ ,\t]+)*(?:the[ \t]+)?"
+    r"(?:(?:correct|right|final|true|real)[ \t]+)*"
+    r"(?:answer|choice|option)\b",
+    re.IGNORECASE,
+)
+
+
 def is_denied(before: str, after: str, content: str = "") -> bool:
     """Whether what stands between these is said not to be the answer.
 
-    Of a single letter only "is not the answer" says so: "statement B is wrong" may well be what was asked for.
+    Of a single letter "is wrong" says so only where another answer follows: "statement B is wrong" may be asked for.
     """
     if _NOT.search(before):
         return True
     found = _TAKEN_BACK.match(after)
-    return found is not None and not (found["wrong"] and re.fullmatch(r"\W*(?:\\text\w*\{)?\W*[A-Za-z]\W*", content))
+    if found is None or not found["wrong"]:
+        return found is not None
+    letter = len(content) <= 30 and re.fullmatch(r"\W*(?:\\text\w*\{)?\W*[A-Za-z]\W*", content)
+    return not letter or _OTHER_ANSWER.match(after, found.end()) is not None

@@ -254,13 +254,21 @@ def tagged(text: str, tag: str) -> list[str]:
 _NUMBER = re.compile(r"\s*([$€£]?\s?[-+−]?\d[\d,]*+(?:\.\d++)?(?:/\d++)?%?)(?:[.;:!,]?\s+(?=\S+\s+\S+\s+\S)|[.;:!]?\s*$)")
 
 
+_HEADING = re.compile(
+    r"[\s*_]*(?:(?:final |the )?(?:answer|result)|solution|conclusion|summary|explanation|verification|check|step \d{1,2})"
+    r"[\s*_:.]*",
+    re.IGNORECASE,
+)
+"""Behind a #### that begins a heading and no answer."""
+
+
 def _marked(text: str, marker: str) -> list[str]:
     edge = re.escape(marker[0])
     whole = rf"(?<!{edge}){re.escape(marker)}(?!{edge})" if len(set(marker)) == 1 else re.escape(marker)
     found = []
     for line in text.splitlines():
         parts = re.split(whole, line)[1:]
-        found += [_number_first(part) for part in parts]
+        found += [_number_first(part) for part in parts if not _HEADING.fullmatch(part)]
     return found
 
 

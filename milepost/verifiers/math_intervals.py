@@ -102,6 +102,23 @@ def _ending(piece: Piece, high: Node, has_high: bool) -> Piece:
 # --- conditions -----------------------------------------------------------------------------------------------------
 
 
+def outside(low: Node, has_low: bool, high: Node, has_high: bool) -> Node:
+    """The real numbers below and above two ends; has_low, has_high: whether the ends are among them."""
+    below = ("group", "(", "]" if has_low else ")", (("neg", _INFINITY), low))
+    return ("union", (below, ("group", "[" if has_high else "(", ")", (high, _INFINITY))))
+
+
+def unfolded(sign: str, left: Node, right: Node) -> Node | None:
+    """Of |x| < 2 the chain -2 < x < 2, of |x| > 2 what lies outside of it; None for other relations."""
+    if right[0] == "abs" and left[0] != "abs":
+        sign, left, right = FLIP.get(sign, ""), right, left
+    if sign not in ("<", "<=", ">", ">=") or left[0] != "abs" or left[1][0] != "sym" or symbols(right):
+        return None
+    if sign[0] == "<":
+        return ("rel", (sign, sign), (("neg", right), left[1], right))
+    return outside(("neg", right), sign == ">=", right, sign == ">=")
+
+
 def as_interval(node: Node) -> Node | None:
     """x < 3, 0 < x ≤ 5 as the interval that they describe."""
     if node[0] == "group":

@@ -26,6 +26,8 @@ _NAME = re.compile(
   | \\?(?:sin|cos|tan|cot|sec|csc) (?:\^\{?\d\}?)? ~? \(? \d? (?:(?:m~?)?\\angle~?\{?[A-Z]{1,3}\}?|\\?[A-Za-z]+) \)?
   | \\frac\{d[A-Za-z]?\}\{d[A-Za-z]\} .*                                        # dy/dx, d/dx f(x)
   | \\(?:lim|int|sum|prod|det|bar|overline|max|min) (?![A-Za-z]) .+
+  | (?:[A-Z]|\\text\{[A-Z]\}) \^ (?:\{?-1\}?|\{?T\}?|\{?\d+\}?)               # A^{-1}, and of matrices A^2
+  | \\text\{(?:proj|comp|rank|tr|dim|adj)\} .+
   | \\sigma\^\{?2\}?                                                            # a variance
   | \\text\{[A-Za-z]{2,60}\} (?:\\triangle~?)? [A-Z]{2,6}                       # \text{area of } ABC
     """,

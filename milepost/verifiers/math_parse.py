@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from milepost.verifiers.math_intervals import either, satisfying
+from milepost.verifiers.math_intervals import either, outside, satisfying, unfolded
 from milepost.verifiers.math_names import name_of, sides
 from milepost.verifiers.math_scan import (
     FUNCTIONS,
@@ -93,6 +93,8 @@ def _named(text: str, grouped: bool) -> Node | None:
     except Unreadable:
         return None
     if value[0] in ("list", "word", "all", "any"):
+        return None
+    if value[0] != "matrix" and re.match(r"\\text|[A-Z]\^\d", str(names[0])) and "^" in str(names[0]):
         return None
     name = ("sym", names[0])
     return ("rel", ("=", *value[1]), (name, *value[2])) if value[0] == "rel" else ("rel", ("=",), (name, value))
@@ -168,6 +170,8 @@ class _Reader(Scanner):
             and len(sides[1][3]) == len(sides[0][3])
         ):
             return (*sides[1][:4], sides[0][3])  # (x, y) = (3, -1) names a point
+        if len(signs) == 1 and (set_ := unfolded(signs[0], *sides)) is not None:
+            return set_
         return ("rel", tuple(signs), tuple(sides)) if signs else sides[0]
 
     def union(self) -> Node:
@@ -178,6 +182,9 @@ class _Reader(Scanner):
             parts = [("-", parts[0], self.sum())]
         if len(parts) == 1 and parts[0][:2] == ("-", ("word", "set of R")) and parts[0][2][0] == "set":
             return ("except", parts[0][2][1])
+        if len(parts) == 1 and parts[0][:2] == ("-", ("word", "set of R")) and _is_interval(parts[0][2]):
+            _, opening, closing, (low, high) = parts[0][2]
+            return outside(low, opening == "(", high, closing == ")")
         if len(parts) == 1 and self.take(":"):
             parts.append(self.sum())
             while self.take(":"):
@@ -342,6 +349,8 @@ class _Reader(Scanner):
         closing = self.take(")", "]")
         if not closing:
             raise Unreadable("a bracket does not close")
+        if len(inside) == 1 and inside[0][0] == "matrix":
+            return inside[0]  # \\left[ \\begin{array} … \\end{array} \\right]
         if len(inside) == 1 and opening == "(" and closing == ")":
             return ("paren", inside[0]) if inside[0][0] in ("num", "neg", "sym") else inside[0]
         if opening == closing.translate({41: 40, 93: 91}) == "[" and inside and all(_is_row(row) for row in inside):
@@ -529,6 +538,10 @@ def _are_coordinates(node: Node) -> bool:
         and all(part[0] == "sym" for part in node[3])
         and (len({*node[3]}) == len(node[3]) > 1)
     )
+
+
+def _is_interval(node: Node) -> bool:
+    return node[0] == "group" and len(node[3]) == 2
 
 
 def _is_row(node: Node) -> bool:

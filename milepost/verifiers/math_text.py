@@ -56,6 +56,7 @@ def plain(text: str) -> str:
     text = re.sub(r"\\([ij])math(?![A-Za-z])", r" \1", text)
     text = _VECTOR.sub(lambda m: rf"\text{{{next(filter(None, m.groups()))}}}", text)
     text = _FONTS.sub(r"\\text{", _BARE_FONT.sub(r"\\text{\1}", text))
+    text = _DAY_FIRST.sub(r"\2 \1", _ORDINAL.sub(r"\1", text))
     text = _MINUTES.sub(_degrees, _BASE_DIGITS.sub(r"\1", _MONEY.sub(_currency, text)))
     text = re.sub(r"(?<![A-Za-z])(?:per cent|pct)(?![A-Za-z])", "percent", text)
     text = re.sub(r"\\text\s*\{\s*(\\?%|i)\s*\}", r" \1 ", text)
@@ -136,6 +137,9 @@ def _degrees(found: re.Match[str]) -> str:
     return rf"{{\frac{{{seconds}}}{{3600}}}}^\circ "
 
 
+_MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
+_ORDINAL = re.compile(rf"((?:{_MONTH})\s+\d{{1,2}}|\d{{1,2}}(?=(?:st|nd|rd|th)\s+(?:of\s+)?(?:{_MONTH})))(?:st|nd|rd|th)\b")
+_DAY_FIRST = re.compile(rf"(?<!\d)(?<!\d )(\d{{1,2}})\s+(?:of\s+)?({_MONTH})\b(?!\s+\d{{1,2}}\b)")
 _CHOICES = re.compile(r"\\text\s*\{\s*(\(?[A-J]\)?(?:\s*(?:,\s*and\b|,|and\b|&)\s*\(?[A-J]\)?)+)\s*\}")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from milepost.verifiers.around import REACH, is_denied
+from milepost.verifiers.around import REACH, is_denied, is_one_of_two, is_part
 
 # --- lead-ins -------------------------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ _LETTER = r"[^\W\d_]"
 
 _LEAD_IN = re.compile(
     "|".join([
-        r"(?<!wrong )(?<!incorrect )(?:answer|result)(?:\*\*)?\s*(?:is|:|=)(?:\*\*)?\s*:?",
+        r"(?<!wrong )(?<!incorrect )(?:answer|result)\*{0,2}\s*(?:is|:|=)\*{0,2}\s*:?",
         *(rf"(?<!{_LETTER}){word}(?:\*\*)?\s*(?:{verb}(?!{_LETTER})|[:=]|[—–](?=\s))(?:\*\*)?\s*:?"
           for word, verb in _SPACED.values()),
         *(rf"{word}(?:\*\*)?\s*(?:{verb}|[:：=])(?:\*\*)?\s*[:：]?" for word, verb in _UNSPACED.values()),
@@ -61,6 +61,7 @@ _WHY = re.compile(
 )
 _QED = re.compile(r"(?:[∎□■◻◼]|\$?\\(?:blacksquare|square|Box|qed)(?![A-Za-z])\$?|Q\.?E\.?D\.?)\Z")
 _LONGEST_REASON = 300
+_ORNAMENTS = " \ufe0f✅✔✓☑🎉👍🙂😊✨"
 
 # What makes of a lead-in none.
 _NO_LEAD = "not|no|never|either|neither|wrong|incorrect|false|mistaken"
@@ -81,7 +82,7 @@ _DECIMAL_COMMA = re.compile(r"(?<![\d,.])(\d+),(\d{1,2}|\d{4,})(?![\d,]|\.\d)")
 
 def after_lead_in(line: str) -> str:
     """What a line answers: what follows "the answer is", or its only formula, or all of it but a "so" and a ∎."""
-    line = without_courtesy(line).rstrip()
+    line = without_courtesy(line).rstrip().rstrip(_ORNAMENTS)
     line = line[:-20] + _QED.sub("", line[-20:]).rstrip()
     if lead := list(_LEAD_IN.finditer(line)):
         start, end = lead[-1].span()
@@ -91,9 +92,10 @@ def after_lead_in(line: str) -> str:
         line = _behind(line, end)
         line = line if english else _DECIMAL_COMMA.sub(r"\1.\2", line)
     elif len(formulas := list(_SEGMENT.finditer(line))) == 1:
-        only = formulas[0]
-        if not is_denied(line[max(0, only.start() - REACH) : only.start()], line[only.end() : only.end() + REACH]):
-            line = "".join(part or "" for part in only.groups())
+        only, said = formulas[0], "".join(part or "" for part in formulas[0].groups())
+        before, after = line[max(0, only.start() - REACH) : only.start()], line[only.end() : only.end() + REACH]
+        if not (is_denied(before, after) or is_part(before, after) or is_one_of_two(before, after, said)):
+            line = said
     elif not formulas and (thus := _THUS.match(line)):
         line = line[thus.end() :]
     return line.strip().strip("*").strip()
