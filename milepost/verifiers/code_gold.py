@@ -221,6 +221,13 @@ def extract_code(text: str, entry: str = "", policy: Extraction = "last_block") 
     return found[-1] if found else None
 
 
+def _closes(fence: re.Match[str], opening: tuple[str, str, str]) -> bool:
+    """As CommonMark has it: the same sign, as many or more, nothing behind; four blanks deeper it stands in a docstring."""
+    depths = [len(indent.expandtabs(4)) for indent in (fence[1], opening[0])]
+    long_enough = fence[2][0] == opening[1][0] and len(fence[2]) >= len(opening[1])
+    return not fence[3] and long_enough and depths[0] < depths[1] + 4
+
+
 def _blocks(text: str) -> tuple[list[tuple[str, str]], bool]:
     """(tag, code) of the complete fenced blocks, and whether there was any fence at all."""
     found: list[tuple[str, str]] = []
@@ -232,13 +239,7 @@ def _blocks(text: str) -> tuple[list[tuple[str, str]], bool]:
         if opening is None:
             if fence:
                 opening, lines, fenced = (fence[1], fence[2], fence[3]), [], True
-        elif (
-            fence
-            and not fence[3]
-            and fence[2][0] == opening[1][0]
-            and len(fence[2]) >= len(opening[1])
-            and len(fence[1].expandtabs(4)) < len(opening[0].expandtabs(4)) + 4  # deeper in it stands in a docstring
-        ):
+        elif fence and _closes(fence, opening):
             code = "\n".join(line.removeprefix(opening[0]) for line in lines) + "\n"
             found.append((opening[2].strip(), textwrap.dedent(code) if opening[0] else code))
             opening = None

@@ -6,6 +6,7 @@ A single value is never equal to a list. Lists and sets are compared without ord
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -319,11 +320,16 @@ def _total(node: Node) -> Node | None:
 
 def _is_combination(node: Node) -> bool:
     """Whether an expression may be what is asked for: a sum without constants, or a product without numbers."""
+    terms = list(_terms(node))
+    return all(map(symbols, terms)) if len(terms) > 1 else node[0] != "neg" and not _has_factor(node)
+
+
+def _terms(node: Node) -> Iterator[Node]:
     if node[0] in ("+", "-", "neg"):
-        return all(symbols(part) and (part[0] in "+-" or node[0] != "neg") for part in node[1:]) and all(
-            _is_combination(part) for part in node[1:] if part[0] in ("+", "-")
-        )
-    return not _has_factor(node)
+        for part in node[1:]:
+            yield from _terms(part)
+    else:
+        yield node
 
 
 def _has_factor(node: Node) -> bool:

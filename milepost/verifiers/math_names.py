@@ -46,6 +46,11 @@ def name_of(text: str) -> str | None:
     return re.sub(r"[{}]|m~?(?=\\angle)", "", close) if _NAME.fullmatch(close) else None
 
 
+def is_power(name: str) -> bool:
+    """Whether it names a power, which is a quantity of its own only of matrices: A^2 = 9 is an equation."""
+    return re.fullmatch(r"(?:\\text)?[A-Z]\^(?:T|\d+)", name) is not None
+
+
 _TOKEN = re.compile(r"\\(?:[A-Za-z]+|.)|[{}()\[\]]|:?={1,2}>?|.", re.DOTALL)
 _OPEN, _CLOSE, _EQUAL = ("{", "(", "[", r"\{"), ("}", ")", "]", r"\}"), ("=", "==", ":=", r"\approx")
 

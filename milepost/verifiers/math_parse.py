@@ -21,7 +21,7 @@ import re
 from fractions import Fraction
 
 from milepost.verifiers.math_intervals import either, outside, satisfying, unfolded
-from milepost.verifiers.math_names import name_of, sides
+from milepost.verifiers.math_names import is_power, name_of, sides
 from milepost.verifiers.math_scan import (
     FUNCTIONS,
     SCALES,
@@ -94,7 +94,7 @@ def _named(text: str, grouped: bool) -> Node | None:
         return None
     if value[0] in ("list", "word", "all", "any"):
         return None
-    if value[0] != "matrix" and re.match(r"\\text|[A-Z]\^\d", str(names[0])) and "^" in str(names[0]):
+    if value[0] != "matrix" and is_power(str(names[0])):
         return None
     name = ("sym", names[0])
     return ("rel", ("=", *value[1]), (name, *value[2])) if value[0] == "rel" else ("rel", ("=",), (name, value))
@@ -294,7 +294,7 @@ class _Reader(Scanner):
 
     def atom(self) -> Node:
         symbol = self.peek()
-        if (based := _BASED.match(self.text, self.at)) and any(c.isdigit() for c in (based[1] or based[2])[:-1] + "0"):
+        if based := _BASED.match(self.text, self.at):
             digits, base = (based[1] or based[2]).upper(), int(based[3])
             if all(int(digit, 36) < base for digit in digits):
                 self.at = based.end()

@@ -112,10 +112,10 @@ _SYSTEM = re.compile(
 )
 _ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))")
 _CURRENCIES = {"rs": "₹", "inr": "₹", "us": r"\$", "usd": r"\$", "pounds": "£", "gbp": "£", "euro": "€", "eur": "€"}
-_NAMED_MONEY = r"\\?\$|[€£¥₹]|US\s?\\?\$|\b(?:Rs|INR|USD|GBP|EUR)\b\.?|\\(?:pounds|euro)(?![a-z])"
+_BY_NAME = r"US\s?\\?\$|\b(?:Rs|INR|USD|GBP|EUR)\b\.?|\\(?:pounds|euro)(?![a-z])"
 _MONEY = re.compile(
-    rf"\\text\s*\{{\s*({_NAMED_MONEY})\s*(?:\}}\s*(?=-?\d|\\frac|\\sqrt)|(-?\d[\d.,]*)\s*\}})|(US\s?\\?\$|\b(?:Rs|INR|USD|GBP|EUR)\b\.?|\\(?:pounds|euro)(?![a-z]))"
-    r"\s*(?=-?\d)"
+    rf"\\text\s*\{{\s*(\\?\$|[€£¥₹]|{_BY_NAME})\s*(?:\}}\s*(?=-?\d|\\frac|\\sqrt)|(-?\d[\d.,]*)\s*\}})"
+    rf"|({_BY_NAME})\s*(?=-?\d)"
 )
 
 
