@@ -351,7 +351,7 @@ def test_what_is_too_large_to_compute_is_right_if_it_is_written_alike(gold):
 
 
 def test_golds_that_are_sets_say_what_would_be_read():
-    for gold in (r"\{x \in \mathbb{Z} \mid x>2\}", r"\{x : x>2, x\ne 3\}", r"\{(x,y) \mid x>y\}", r"\{x | x > a\}"):
+    for gold in (r"\{x \in \mathbb{Z} \mid x>2\}", r"\{x : x>2, y\ne 3\}", r"\{(x,y) \mid x>y\}", r"\{x | x > a\}"):
         problem = check_gold(gold)
         assert "write a set as an interval, a union of intervals, a list of its members or" in problem
         assert "Exception" not in problem

@@ -121,7 +121,8 @@ _OR, _OR_AND = (
     for words in ("or", "or|and")
 )
 _ANOTHER_BEHIND = re.compile(
-    rf"{_SPACES}(?P<joint>{_OR_AND}|[=,;]){_SPACES}(?P<other>{_PLAIN}){_SPACES}\)?[.!]?(?:\s*\Z|\s*\n|[.!]\s)"
+    rf"{_SPACES}(?P<joint>{_OR_AND}|[=,;]){_SPACES}(?P<other>{_PLAIN}){_SPACES}\)?[.!]?"
+    r"(?:\s*\Z|\s*\n|[.!]\s|,?\s*(?:perhaps|maybe|possibly|probably|if|depending|when|otherwise|unless)\b)"
 )
 _ANOTHER_BEFORE = re.compile(rf"(?<![\w.])({_PLAIN})(?:[ \t$]|\\{{1,2}}[)\]])*+{_OR}(?:[ \t$*]|\\{{1,2}}[(\[])*+\Z")
 

@@ -34,6 +34,8 @@ _REASONING = re.compile(
     r"|<\|(?:begin|end)_of_thought\|>|<\|(?:start|end)_thinking\|>",
     re.IGNORECASE,
 )
+_FINAL = re.compile(r"<\|channel\|>\s*final\b[^<]{0,40}(?:<\|constrain\|>[^<]{0,40})?<\|message\|>")
+"""The answer of a turn whose thoughts stand in channels of their own."""
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a"
@@ -63,6 +65,10 @@ def spoken(text: str, *, opened: bool = False, stops: Sequence[str] = ()) -> tup
     """
     if len(text) > MAX_CHARACTERS:
         return None, f"longer than {MAX_CHARACTERS:,} characters"
+    if "<|channel|>" in text:
+        if not (final := _FINAL.search(text)):
+            return None, "the reasoning never ends"
+        text = text[final.end() :]
     text = own_turn(text, stops)
     kept: list[str] = []
     inside, at = "any" if opened else "", 0
@@ -135,7 +141,7 @@ def _find(said: str, policy: Policy, tag: str, marker: str) -> tuple[str | None,
     if policy == "whole":
         return (said.strip(), "the whole text") if not blank(said) else (None, "nothing was said")
     if policy == "line":
-        lines = [line for line in said.splitlines() if not blank(line)]
+        lines = [line for line in _displayed(said).splitlines() if not blank(line) and line.strip() != "```"]
         bare = (without_courtesy(line) for line in reversed(lines))
         last = next((line for line in bare if not blank(line)), lines[-1] if lines else "")
         return (last.strip(), "the last line") if last else (None, "nothing was said")
@@ -144,6 +150,16 @@ def _find(said: str, policy: Policy, tag: str, marker: str) -> tuple[str | None,
     if policy == "tag":
         return _last(tagged(said, tag), f"<{tag}>", f"no complete <{tag}>…</{tag}>")
     return _last(_marked(said, marker), marker, f"no {marker}")
+
+
+_DISPLAY = re.compile(r"\\\[(?:(?!\\[\[\]]).){0,1000}?\\\]|\$\$[^$]{0,1000}\$\$", re.DOTALL)
+
+
+def _displayed(said: str) -> str:
+    """With each display of several lines on one."""
+    if said.count("$$") % 2:
+        return said
+    return _DISPLAY.sub(lambda display: " ".join(display[0].split()), said)
 
 
 def _last(found: Sequence[str], name: str, missing: str) -> tuple[str | None, str]:

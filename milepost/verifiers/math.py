@@ -21,12 +21,13 @@ import functools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from milepost.verifiers.extract import choice, places_of
 from milepost.verifiers.extract import extract as find
+from milepost.verifiers.extract import places_of
+from milepost.verifiers.math_choices import Choice, is_list_of_options, labelled, read_choice, verdict
 from milepost.verifiers.math_compare import Policy, same
 from milepost.verifiers.math_foreign import is_foreign, read_foreign, same_foreign, separators
 from milepost.verifiers.math_parse import parse
@@ -46,8 +47,8 @@ class Gold:
     """None: only math-verify can read it."""
     alternative: Node | None
     """With the commas of (12,345) as separators, where that can be meant."""
-    choice: str | None
-    """The letter, if the gold is one."""
+    choice: Choice | None
+    """What it chooses, if it is letters or a word such as yes."""
 
 
 def score(*, answer: str, gold: Any, **params: Any) -> dict[str, Any]:
@@ -60,6 +61,8 @@ def score(*, answer: str, gold: Any, **params: Any) -> dict[str, Any]:
     text = after_lead_in(text) if text and prose else text
     if not text:
         return _result(0.0, None, None, False, f"no answer found: {where}")
+    if known.choice and prose and is_list_of_options(answer):
+        return _result(0.0, None, None, False, "no answer found: a list of options chooses none")
     try:
         right, readable = _judge(known, text, _policy(known, params))
     except (TooLarge, RecursionError):
@@ -84,19 +87,22 @@ def _result(value: float | None, cause: str | None, extracted: str | None, found
 
 def _judge(gold: Gold, text: str, policy: Policy) -> tuple[bool, bool]:
     """Whether the text is the gold, and whether it could be read."""
-    if gold.choice and (letter := _choice(text)):
-        return letter == gold.choice, True
+    if gold.choice and (chosen := verdict(gold.choice, text)) is not None:
+        value = labelled(text, words=True) if chosen and gold.choice.rest else None  # (E) 13 is not (E) 12
+        return (chosen, True) if value is None else _judge(gold, value, policy)
     if len(text) > MAX_ANSWER_CHARACTERS:
         return False, False
     if gold.tree is not None and gold.tree[0] == "word" and as_word(rf"\text{{{unwrap(plain(text))}}}") == gold.tree[1]:
         return True, True  # March 3
+    if gold.tree is not None and gold.tree[0] == "base" and re.sub(r"\\text|[{}]", "", plain(text)).upper() == gold.tree[1]:
+        return True, True  # 1A2 for 1A2_{16}
     try:
         answer = parse(text)
     except Unreadable:
         if (rest := led_in(text)) is not None:
             return _judge(gold, rest, policy)
-        if labelled := _LABELLED.fullmatch(text.strip()):  # (E) 27, for the gold 27
-            return _judge(gold, labelled[1], policy)
+        if (value := labelled(text)) is not None:  # (E) 27, for the gold 27
+            return _judge(gold, value, policy)
         if gold.tree is not None and not is_foreign(text):
             return False, False
         return _judge_foreign(gold, text)
@@ -111,21 +117,6 @@ def _judge(gold: Gold, text: str, policy: Policy) -> tuple[bool, bool]:
     pairs = [(one, answers[0]) for one in golds] + [(golds[0], one) for one in answers[1:]]
     right = any(same(one, another, policy) for one, another in pairs)
     return right, answer[0] != "word" or gold.tree[0] in ("word", "sym")
-
-
-_LABELLED = re.compile(
-    r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*\(?[A-J]\)\s*\}|\(?[A-J]\)\s)"
-    r"(?:\s|~|\\[ ,;:]|\\q?quad(?![a-z]))*+([^A-Z\s].*)",
-    re.DOTALL,
-)
-_FORMULA = re.compile(r"\W*[A-J]\W?\s*[+*/^=<>&|]")
-_ANOTHER = re.compile(r"(?:[,;]|\b(?:or|and|no|not|maybe)\b)\W*[A-J]\b")
-
-
-def _choice(text: str) -> str | None:
-    """The letter that an answer chooses; none where it goes on as a formula (A + 1) or with another (E - no, A)."""
-    bare = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", plain(text[:2000]))
-    return None if _FORMULA.match(bare) or _ANOTHER.search(bare) else choice(text) or choice(bare)
 
 
 def _judge_foreign(gold: Gold, text: str) -> tuple[bool, bool]:
@@ -197,9 +188,19 @@ def _gold_text(gold: Any) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _read_gold(text: str) -> Gold:
-    letter = _choice(text) if re.fullmatch(r"\W*(?:text\W*)?[A-J]\W*", plain(text[:2000])) else None
-    if letter:
-        return Gold(text, ("sym", letter), None, letter)
+    choice = read_choice(text)
+    if choice and choice.kind == "letter" and not choice.rest:
+        return Gold(text, ("sym", choice.value), None, choice)
+    if choice:
+        try:
+            return replace(_read_value(choice.rest or text), text=text, choice=choice)
+        except Unreadable:
+            if choice.kind != "letter":
+                return Gold(text, ("word", choice.value), None, choice)
+    return _read_value(text)
+
+
+def _read_value(text: str) -> Gold:
     try:
         tree = parse(text)
     except Unreadable as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from milepost.verifiers.math_intervals import FLIP, Piece, as_interval, pieces
+from milepost.verifiers.math_intervals import FLIP, Piece, as_interval, narrowed, pieces
 from milepost.verifiers.math_scan import Node
 from milepost.verifiers.math_units import Unit, read_unit
 from milepost.verifiers.math_value import DIGITS, POINTS, NoValue, TooLarge, exact, numeric, same_value, symbols
@@ -22,7 +22,9 @@ _WORDS: dict[str, Node] = {
     **dict.fromkeys(("all real numbers", "all reals", "the real numbers", "real numbers", "the set of all real numbers",
                      "set of all real numbers"), ("word", "set of r")),
     **dict.fromkeys(("no solution", "no solutions", "the empty set", "empty set"), ("set", ())),
-    "dne": ("word", "does not exist"),
+    **dict.fromkeys(("dne", "limit does not exist"), ("word", "does not exist")),
+    **dict.fromkeys(("infinity", "positive infinity"), ("const", "infty")),
+    "negative infinity": ("neg", ("const", "infty")),
     **{word: ("num", Fraction(number)) for number, word in enumerate(
         ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"])},
 }  # fmt: skip
@@ -44,9 +46,13 @@ class Policy:
 
 def same(gold: Node, answer: Node, policy: Policy) -> bool:
     """Whether the answer is the gold. Raises TooLarge; anything without a value is equal only to itself."""
-    gold, answer = _simple(gold), _simple(answer)
+    gold, answer = _simple(gold), _with_constants_of(gold, _simple(answer))
     if gold == answer:
         return True
+    if (left := narrowed(gold)) and (right := narrowed(answer) or pieces(as_interval(answer) or answer)):
+        return _same_pieces(left, right, policy)
+    if (right := narrowed(answer)) and (left := pieces(as_interval(gold) or gold)):
+        return _same_pieces(left, right, policy)
     if {gold[0], answer[0]} & {"all", "any"}:
         return gold[0] == answer[0] and _unordered(gold[1], answer[1], policy)
     left_out = (_left_out(gold), _left_out(answer))
@@ -57,6 +63,9 @@ def same(gold: Node, answer: Node, policy: Policy) -> bool:
     if {gold[0], answer[0]} & {"list", "set", "union"}:
         return _collections(gold, answer, policy) or _one_set(gold, answer, policy)
     kinds = {gold[0], answer[0]}
+    if "colon" in kinds and len(kinds) == 2:
+        gold, answer = _ratio_value(gold), _ratio_value(answer)
+        return gold[0] != "colon" != answer[0] and _scalars(gold, answer, policy)
     if kinds & {"group", "matrix", "colon"}:
         return _ordered(gold, answer, policy)
     if kinds & {"word", "base"}:
@@ -69,6 +78,13 @@ def same(gold: Node, answer: Node, policy: Policy) -> bool:
 def _simple(node: Node) -> Node:
     while node[0] == "paren":
         node = node[1]
+    if node[0] == "^" and node[2] == ("sym", "T") and (node[1][0] == "matrix" or _is_tuple(node[1])):
+        rows = node[1][1] if node[1][0] == "matrix" else (node[1][3],)
+        return ("matrix", tuple(zip(*rows))) if len({len(row) for row in rows}) == 1 else node
+    if node[0] == "*" and node[1][0] == "sym" and node[1][1][:1].isupper() and _is_tuple(node[2]):
+        return node[2]  # the point A(1, 2)
+    if node[0] == "rel" and as_interval(node) == _ALL_REALS:
+        return ("word", "set of r")
     if node[0] == "neg" and node[1][0] in ("unit", "pct"):
         return (node[1][0], ("neg", node[1][1]), *node[1][2:])
     if node[0] == "/" and node[1][0] == "unit":
@@ -81,6 +97,34 @@ def _simple(node: Node) -> Node:
         return node
     values = (_signed(node, "+"), _signed(node, "-"))
     return ("list", values) if node[0] not in ("list", "set") else node
+
+
+def _with_constants_of(gold: Node, answer: Node) -> Node:
+    """An answer whose constant is called c where the gold's is C or k, and c_1 where it is C_1."""
+    asked, given = symbols(gold), symbols(answer)
+    missing, more = sorted(asked - given), sorted(given - asked)
+    if gold[0] == "sym" or not missing or len(missing) != len(more) or not all(map(_CONSTANT.fullmatch, (*missing, *more))):
+        return answer
+    pairs = list(zip(more, missing))
+    if len(pairs) > 1 and any(a.casefold() != b.casefold() for a, b in pairs):
+        return answer
+    renamed = answer
+    for name, other in pairs:
+        renamed = _replaced(renamed, ("sym", name), ("sym", other))
+    return renamed
+
+
+_CONSTANT = re.compile(r"[cCkK](?:_\w)?")
+
+
+def _replaced(node: Any, old: Node, new: Node) -> Any:
+    if node == old:
+        return new
+    return tuple(_replaced(part, old, new) for part in node) if isinstance(node, tuple) else node
+
+
+def _is_tuple(node: Node) -> bool:
+    return node[0] == "group" and len(node[3]) > 1 and node[1:3] in (("(", ")"), ("[", "]"))
 
 
 def _contains(node: Any, kind: str) -> bool:
@@ -141,12 +185,20 @@ def _one_set(gold: Node, answer: Node, policy: Policy) -> bool:
     if "union" not in (gold[0], answer[0]):
         return False
     left, right = (
-        pieces(("set", node[1]) if node[0] == "list" else _ALL_REALS if node == ("word", "set of r") else node)
+        pieces(_as_union(node) if node[0] == "list" else _ALL_REALS if node == ("word", "set of r") else node)
         for node in (gold, answer)
     )
     if any(node[0] == "list" and left is not None and len(node[1]) > len(left) for node in (gold, answer)):
         return False  # the same number twice
     return _same_pieces(left, right, policy)
+
+
+def _as_union(several: Node) -> Node:
+    """Of "x = 0 or x >= 2" a union of a set and an interval; of plain values their set."""
+    if all(item[0] != "rel" for item in several[1]):
+        return ("set", several[1])
+    values = (("set", (i[2][1],)) if i[0] == "rel" and i[1] == ("=",) and i[2][0][0] == "sym" else i for i in several[1])
+    return ("union", _intervals(tuple(values)))
 
 
 def _same_pieces(left: tuple[Piece, ...] | None, right: tuple[Piece, ...] | None, policy: Policy) -> bool:
@@ -251,6 +303,11 @@ def _placed(group: Node, other: Node) -> tuple[Node, ...]:
     return group[3]
 
 
+def _ratio_value(node: Node) -> Node:
+    """3:4 as 3/4."""
+    return ("/", *node[1]) if node[0] == "colon" and len(node[1]) == 2 else node
+
+
 # --- relations ------------------------------------------------------------------------------------------------------
 
 
@@ -273,8 +330,13 @@ def _relations(gold: Node, answer: Node, policy: Policy) -> bool:
     return left[0] == right[0] == "group" and same(left, right, policy)
 
 
-def _left(node: Node) -> Node:
-    return node[2][0]
+def _left(node: Node) -> Any:
+    """What a relation tells the value of; of y(x) and u(x, t) the y and the u."""
+    name = node[2][0]
+    if name[0] == "*" and name[1][0] == "sym" and (name[2][0] == "paren" or _is_tuple(name[2])):
+        return name[1]
+    called = re.fullmatch(r"([A-Za-z])\([A-Za-z](?:,[A-Za-z])*\)", str(name[1])) if name[0] == "sym" else None
+    return ("sym", called[1]) if called else name
 
 
 def _value_of(node: Node, policy: Policy) -> Node | None:
@@ -388,7 +450,9 @@ def _names(gold: Node, answer: Node) -> bool:
             return based[1:] == other[1:]
         digits = other[0] == "num" and other[1].denominator == 1 and str(other[1].numerator) == based[1]
         return digits and (based is gold or based[2] == 10)
-    return all(kind in ("word", "sym", "const") for kind in kinds) and gold[1].casefold() == answer[1].casefold()
+    names = [{"r": "set of r"}.get(node[1].casefold(), node[1].casefold()) if node[0] == "sym" and "set of r" in
+             (gold[1], answer[1]) else str(node[1]).casefold() for node in (gold, answer)]  # fmt: skip
+    return all(kind in ("word", "sym", "const") for kind in kinds) and names[0] == names[1]
 
 
 def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
@@ -399,6 +463,8 @@ def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
         return False  # of 1 hour 30 minutes no bare number is told of what it is a number
     if answer[0] == "unit" and gold[0] != "unit" and _MAY_SCALE.match(answer[2]):
         return False
+    if gold[0] == answer[0] == "unit" and len({gold[2], answer[2]} & {*_SIGNS_OF_MONEY}) == 1:  # $18 and $18 per hour
+        gold, answer = (("unit", node[1], node[2].partition(" per ")[0]) for node in (gold, answer))
     gold, gold_unit = _split(gold)
     answer, answer_unit = _split(answer)
     if policy.units == "strict" and (gold_unit is None) != (answer_unit is None):
@@ -415,6 +481,7 @@ def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
     return same(gold, answer, policy)
 
 
+_SIGNS_OF_MONEY = "$€£¥₹"
 _MAY_SCALE = re.compile(r"[kKMB](?![^\s])")
 """As in 12K dollars: beside a bare gold nothing says that they are kelvin, moles per litre or bytes."""
 

@@ -140,6 +140,34 @@ def as_interval(node: Node) -> Node | None:
     return None
 
 
+def narrowed(node: Node) -> tuple[Piece, ...] | None:
+    """Of "x >= 0, x != 2" the numbers that satisfy both; None for what does not bound one symbol and leave numbers out."""
+    if node[0] != "all" or not all(item[0] == "rel" for item in node[1]):
+        return None
+    out = [item for item in node[1] if item[1] == ("!=",)]
+    bounds = [as_interval(item) for item in node[1] if item[1] != ("!=",)]
+    names = {side for item in node[1] for side in item[2] if side[0] == "sym"}
+    if not out or not bounds or None in bounds or len(names) != 1 or len(bounds) > 2:
+        return None
+    try:
+        parts = [(_place(b[3][0]), b[1] == "[", _place(b[3][1]), b[2] == "]", b) for b in bounds if b]
+        low = max(parts, key=lambda part: (part[0], not part[1]))
+        high = min(parts, key=lambda part: (part[2], part[3]))
+        left_out = sorted(
+            ((_place(side), side) for item in out for side in item[2] if side[0] != "sym"), key=lambda p: p[0]
+        )
+    except NoValue:
+        return None
+    inside = [value for place, value in left_out if low[0] < place < high[2]]
+    if not low[0] < high[2] or len(inside) != len(left_out) or len(inside) != len(out):
+        return None
+    ends = [low[4][3][0], *inside, high[4][3][1]]
+    return tuple(
+        Piece(one, number == 0 and low[1], other, number == len(inside) and high[3])
+        for number, (one, other) in enumerate(pairwise(ends))
+    )
+
+
 def satisfying(name: Node, conditions: list[Node], joined: Callable[[list[Node]], Node]) -> Node:
     """The set of the real numbers `name` that satisfy all conditions: x > 1 and x <= 5 is (1, 5].
 
@@ -152,6 +180,8 @@ def satisfying(name: Node, conditions: list[Node], joined: Callable[[list[Node]]
     parts = [_satisfying(name, condition) for condition in conditions]
     if all(part[0] == "except" for part in parts):
         return ("except", tuple(value for part in parts for value in part[1]))
+    if any(part[0] == "except" for part in parts) and narrowed(("all", tuple(conditions))):
+        return ("all", tuple(conditions))
     return _satisfying(name, joined(conditions))
 
 

@@ -28,7 +28,7 @@ _NAME = re.compile(
   | \\(?:lim|int|sum|prod|det|bar|overline|max|min) (?![A-Za-z]) .+
   | (?:[A-Z]|\\text\{[A-Z]\}) \^ (?:\{?-1\}?|\{?T\}?|\{?\d+\}?)               # A^{-1}, and of matrices A^2
   | \\text\{(?:proj|comp|rank|tr|dim|adj)\} .+
-  | \\sigma\^\{?2\}?                                                            # a variance
+  | \\sigma\^\{?2\}? | \\nabla~?[A-Za-z]                                          # a variance, a gradient
   | \\text\{[A-Za-z]{2,60}\} (?:\\triangle~?)? [A-Z]{2,6}                       # \text{area of } ABC
     """,
     re.VERBOSE | re.DOTALL,

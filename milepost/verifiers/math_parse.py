@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from milepost.verifiers.math_domain import formula_of, structure
 from milepost.verifiers.math_intervals import either, outside, satisfying, unfolded
 from milepost.verifiers.math_names import is_power, name_of, sides
 from milepost.verifiers.math_scan import (
@@ -48,19 +49,6 @@ _CONDITION = re.compile(
 )
 """The beginning of \\{x \\in \\mathbb{R} \\mid …\\}, behind its brace."""
 
-_WHERE = r"\\text\s*\{\s*(?:where|for|with)\s*\}"
-_WHOLE_NUMBER = re.compile(
-    rf"\s*(?:(?:(?:[,;:|]|\\mid(?![A-Za-z]))\s*(?:{_WHERE})?|{_WHERE})\s*\(?|\()\s*([A-Za-z])\s*\\in\s*"
-    r"\\mathbb\s*(?:\{\s*Z\s*\}|Z)\s*\)?\s*\Z"
-)
-
-
-_FOR_ALL = re.compile(
-    r"[\s,]*(?:\\text\s*\{[\s,]*for (?:all|any|every|each)(?: real(?: numbers?)?| integers?)?\s*\}|\\forall(?![A-Za-z])"
-    r"|\sfor (?:all|any|every|each)(?: real(?: numbers?)?| integers?)?)\s*[A-Za-z]"
-    r"(?:\s*\\in\s*\\mathbb\s*(?:\{\s*[RZNQC]\s*\}|[RZNQC]))?[.\s]*\Z"
-)
-
 
 def parse(text: str, grouped: bool = True) -> Node:
     """The tree of a whole text. Raises Unreadable, also for texts that are too long or nested too deep.
@@ -70,10 +58,10 @@ def parse(text: str, grouped: bool = True) -> Node:
     if len(text) > MAX_ANSWER_CHARACTERS:
         raise Unreadable(f"longer than {MAX_ANSWER_CHARACTERS} characters")
     text = unwrap(plain(text))
-    text = _formula(text)
+    text = formula_of(text)
     if not text:
         raise Unreadable("nothing there")
-    if word := as_word(text):
+    if word := as_word(text) or structure(text):
         return ("word", word)
     try:
         return _named(text, grouped) or _Reader(text, grouped).everything()
@@ -100,17 +88,6 @@ def _named(text: str, grouped: bool) -> Node | None:
     return ("rel", ("=", *value[1]), (name, *value[2])) if value[0] == "rel" else ("rel", ("=",), (name, value))
 
 
-def _formula(text: str) -> str:
-    """Of "2k\\pi, k \\in \\mathbb{Z}", in braces or not, the formula: it says the same for every whole number k."""
-    text = _FOR_ALL.sub("", text)
-    inner = text[2:-2] if text.startswith(r"\{") and text.endswith(r"\}") else text
-    found = _WHOLE_NUMBER.search(inner)
-    formula = inner[: found.start()] if found else ""
-    if not found or not re.search(rf"(?<![A-Za-z\\]){found[1]}(?![A-Za-z])", formula):
-        return text
-    return text if re.search(r"[:|]|\\mid|\\[{}]|\\in(?![a-z])", formula) else formula
-
-
 _BASED = re.compile(r"(?:(?=[0-9]*[A-F])([0-9A-F]{2,40})|\(([0-9A-F]{1,40})\))\s*_\s*\{?\s*(\d{1,2})\s*\}?")
 """Digits that are letters, and digits in brackets: 2E6_{16}, (321)_5."""
 _FORMULA_BEHIND = re.compile(
@@ -123,6 +100,11 @@ _RATE = re.compile(
     r"(?=\s*(?:\Z|[,;]|\\text\s*\{\s*(?:or|and)\b|or\b|and\b))"
 )
 """Behind an amount of money: $18 per day, $18/hour, $18 in total."""
+
+
+_EXPONENTIAL = re.compile(r"\s*e\s*\^")
+"""sin x e^x is no sine of all of it."""
+_POWER = re.compile(r"\s*\d+(?:\.\d+)?\s*(?:\^|\*\*)\s*(?!\{?\s*\\circ)")
 
 
 class _Reader(Scanner):
@@ -218,7 +200,7 @@ class _Reader(Scanner):
                 left = ("/" if symbol in ("/", r"\div") else "*", left, right)
             elif (unit := self.unit(left)) is not None:
                 left = unit
-            elif self.follows() or (last[0] == "!" and self.peek().isdigit()):  # 5!7!
+            elif self.follows() or (self.peek().isdigit() and (last[0] == "!" or self.power_follows(last))):  # 5!7!
                 last = self.factor()
                 left = adjacent(left, last)
             else:
@@ -248,6 +230,10 @@ class _Reader(Scanner):
         if symbol.isalpha():
             return self.word() not in ("or", "and", "U") or self.word() == "U"
         return symbol == "("
+
+    def power_follows(self, last: Node) -> bool:
+        """Whether a number with an exponent stands behind a factor that is none: n2^{n-1}, (n-1)2^n."""
+        return last[0] not in ("num", "unit", "pct", "word") and bool(_POWER.match(self.text, self.at))
 
     def factor(self) -> Node:
         base = self.atom()
@@ -460,7 +446,11 @@ class _Reader(Scanner):
         else:  # sin 2x is the sine of 2x
             inner = self.factor()
             while (
-                self.follows() and self.peek()[1:] not in FUNCTIONS and self.word() not in FUNCTIONS and self.peek() != "("
+                self.follows()
+                and not _EXPONENTIAL.match(self.text, self.at)
+                and self.peek()[1:] not in FUNCTIONS
+                and self.word() not in FUNCTIONS
+                and self.peek() != "("
             ):
                 inner = adjacent(inner, self.factor())
             arguments = (inner,)
@@ -521,6 +511,8 @@ class _Reader(Scanner):
 def _domain(signs: list[str], sides: list[Node]) -> Node:
     """Of "x in [1, 2]" the interval. Anything else may name two answers."""
     of = sides[1]
+    if signs == ["in"] and _are_coordinates(sides[0]) and of[0] == "set" and all(item[0] == "group" for item in of[1]):
+        return of  # (x, y) in {(2, 3), (3, 2)}
     if (
         signs != ["in"]
         or sides[0][0] != "sym"

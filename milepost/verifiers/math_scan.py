@@ -77,6 +77,7 @@ def as_word(text: str) -> str | None:
     elif not _are_words(text):
         return None
     inner = " ".join(inner.casefold().strip(" .'\"").split())
+    inner = re.sub(r"\A(?:an?|the) (?=\w{2})", "", inner)
     if re.search(r"\b(or|and)\b|[,;/]", inner) or not re.search(r"[^\W\d_]", inner):
         return None
     return inner if re.fullmatch(r"[^\W_][\w' .\-]*", inner) or len(inner) == 1 else None
@@ -142,6 +143,10 @@ def joined(items: list[Node], joints: set[str]) -> Node:
         return _chained(items) or ("all", tuple(items))
     if joints & {"or", r"\lor"} and all(item[0] == "rel" and set(item[1]) == {"!="} for item in items):
         return ("any", tuple(items))  # x ≠ 1 or x ≠ 2 leaves nothing out
+    if compared and joints == {","} and all(item[0] == "rel" for item in items):
+        symbols = {side for item in items for side in item[2] if side[0] == "sym"}
+        if len(symbols) > 1 or any(item[1] == ("!=",) for item in items):
+            return ("all", tuple(items))  # a > 0, b > 0; x > 0, x ≠ 2
     if signs and not all(item[0] == "rel" for item in items):
         if len(joints) > 1:
             raise Unreadable("both and and or")

@@ -31,7 +31,7 @@ _SIGNS = str.maketrans(
     dict.fromkeys("−﹣－‐‑‒–—", "-") | {"＋": "+", "×": r" \times ", "·": r" \cdot ", "⋅": r" \cdot ", "∙": r" \cdot ",
     "÷": "/", "⁄": "/", "∕": "/", "／": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "≤": r"\le ", "≥": r"\ge ",
     "≠": r"\ne ", "±": r"\pm ", "∪": r"\cup ", "∅": r"\emptyset ", "°": r"^\circ ", "∈": r"\in ", "ℝ": r"\mathbb{R}",
-    "≈": r"\approx ", "，": ",", "．": ".", "（": "(", "）": ")", "｛": r"\{", "｝": r"\}", "［": "[", "］": "]",
+    "≈": r"\approx ", "，": ",", "、": ",", "．": ".", "（": "(", "）": ")", "｛": r"\{", "｝": r"\}", "［": "[", "］": "]",
     "＝": "=", "：": ":", "；": ";", "％": "%", "＜": "<", "＞": ">", "⟨": "(", "⟩": ")", "∶": ":", "’": "'", "＄": "$",
     "￥": "¥", "∧": r"\land ", "∨": r"\lor ", "∩": r"\cap ", "∣": r"\mid ", "ℤ": r"\mathbb{Z}"}
     | {letter: rf"\{name} " for letter, name in zip("αβγδεζηθικλνξρστφχψωΓΔΘΛΞΣΦΨΩ", _GREEK.split())}
@@ -45,7 +45,7 @@ def plain(text: str) -> str:
     text = _ROW_SPACE.sub(r"\\\\ ", _undressed(_INVISIBLE.sub("", text)))
     text = re.sub(f"[{_SUPER}]+", lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = re.sub(f"[{_SUB}]+", lambda m: "_{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
-    text = _ROOT.sub(r"\\sqrt{\1}", _SYSTEM.sub(_listed, text))
+    text = _ROOT.sub(r"\\sqrt{\1}", _SYSTEM.sub(_listed, _BRACED.sub(r"\\begin{cases}\1\\end{cases}", text)))
     text = text.replace("℃", "°C").replace("℉", "°F")
     text = "".join(_one(c) for c in text).translate(_SIGNS)
     text = text.replace(r"\%", "%")
@@ -56,11 +56,12 @@ def plain(text: str) -> str:
     text = re.sub(r"\\([ij])math(?![A-Za-z])", r" \1", text)
     text = _VECTOR.sub(lambda m: rf"\text{{{next(filter(None, m.groups()))}}}", text)
     text = _FONTS.sub(r"\\text{", _BARE_FONT.sub(r"\\text{\1}", text))
-    text = _DAY_FIRST.sub(r"\2 \1", _ORDINAL.sub(r"\1", text))
+    text = _date(_DAY_FIRST.sub(r"\2 \1", _ORDINAL.sub(r"\1", text)))
     text = _MINUTES.sub(_degrees, _BASE_DIGITS.sub(r"\1", _MONEY.sub(_currency, text)))
     text = re.sub(r"(?<![A-Za-z])(?:per cent|pct)(?![A-Za-z])", "percent", text)
     text = re.sub(r"\\text\s*\{\s*(\\?%|i)\s*\}", r" \1 ", text)
     text = re.sub(r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|to)\s*(?=\d)", ":", text)
+    text = re.sub(r"(?<=\d)\\text\s*\{,\}(?=\d{3}(?!\d))", ",", text)
     text = _joining_words(text)
     text = re.sub(r"\\text\s*\{\s*(-?[\d.][^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\\text\s*\{\s*([A-Za-z](?:\s*,\s*[A-Za-z])+)\s*\}", r" \1 ", text)
@@ -70,7 +71,7 @@ def plain(text: str) -> str:
     text = re.sub(r"\\frac\s*\{\s*\\text\{([A-Za-z ]+)\}\s*\}\s*\{\s*\\text\{([A-Za-z ]+)\}\s*\}", r"\\text{\1/\2}", text)
     text = _TEMPERATURE.sub(lambda m: rf"\text{{ {_SCALES[next(filter(None, m.groups()))[0].upper()]}}}", text)
     text = text.replace(r"\langle", "(").replace(r"\rangle", ")")
-    text = _numbers(text)
+    text = _PROGRESSION.sub(_spelt, _numbers(text))
     text = re.sub(r"([\[\](])([^\[\]()]*)([\[\])])", _half_open, text)
     text = re.sub(r"\A\s*(\*\*|`|\$?\*)([^*`]+)\1\s*\Z", r"\2", text)
     text = re.sub(r"(?<=\d)(?:,\\!|\\!,)\s*(?=\d{3}(?!\d))", ",", text)
@@ -93,7 +94,9 @@ _SWITCHES = re.compile(
 )
 _DRESS = re.compile(r"\\(?:underline|emph|hbox|textcolor\s*\{[^{}]{0,40}\}|colorbox\s*\{[^{}]{0,40}\})\s*(?=\{)")
 _NAMED = {"lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "vert": "|",
-          "wedge": r"\land", "vee": r"\lor"} | dict.fromkeys(("dotsc", "dotsb", "dots", "cdots"), r"\ldots")  # fmt: skip
+          "wedge": r"\land", "vee": r"\lor", "degree": r"^\circ ", "top": "T", "intercal": "T", "varepsilon": r"\epsilon",
+          "varphi": r"\phi", "vartheta": r"\theta", "Bbb": r"\mathbb",
+          **dict.fromkeys(("dotsc", "dotsb", "dots", "cdots"), r"\ldots")}  # fmt: skip
 _NAMES = re.compile(rf"\\({'|'.join(_NAMED)})(?![A-Za-z])")
 
 
@@ -109,6 +112,9 @@ _ROW_SPACE = re.compile(r"\\\\\s*\[\s*-?[\d.]{1,8}\s*(?:pt|em|ex|mm|cm|in|pc|mu|
 """Behind the end of a row."""
 _SYSTEM = re.compile(
     r"\\begin\{(cases|aligned|align\*?|gathered)\}((?:(?!\\begin|\\end)[^=])*=(?:(?!\\begin).)*?)\\end\{\1\}", re.DOTALL
+)
+_BRACED = re.compile(
+    r"\\left\s*\\\{\s*\\begin\{array\}\s*\{[clr| ]*\}((?:(?!\\begin|\\end).)*)\\end\{array\}\s*\\right\s*\.", re.DOTALL
 )
 _ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))")
 _CURRENCIES = {"rs": "₹", "inr": "₹", "us": r"\$", "usd": r"\$", "pounds": "£", "gbp": "£", "euro": "€", "eur": "€"}
@@ -140,6 +146,18 @@ def _degrees(found: re.Match[str]) -> str:
 _MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
 _ORDINAL = re.compile(rf"((?:{_MONTH})\s+\d{{1,2}}|\d{{1,2}}(?=(?:st|nd|rd|th)\s+(?:of\s+)?(?:{_MONTH})))(?:st|nd|rd|th)\b")
 _DAY_FIRST = re.compile(rf"(?<!\d)(?<!\d )(\d{{1,2}})\s+(?:of\s+)?({_MONTH})\b(?!\s+\d{{1,2}}\b)")
+_A_DATE = re.compile(
+    rf"(?:\\text\s*\{{)?\s*(?:({_MONTH})\s*\}}?\s*(\d{{1,2}})|(\d{{1,2}})\s*(?:\\text\s*\{{)?\s*({_MONTH}))\s*\}}?"
+    r"\s*(?:\\text\s*\{)?\s*(?:st|nd|rd|th)?\s*\}?\s*(?:,?\s*(\d{4}))?\s*\}?\.?"
+)
+
+
+def _date(text: str) -> str:
+    """A text that is a date and nothing else, as words: \\text{March 15}."""
+    found = _A_DATE.fullmatch(text.strip().strip("$").strip())
+    return rf"\text{{{found[1] or found[4]} {found[2] or found[3]} {found[5] or ''}}}" if found else text
+
+
 _CHOICES = re.compile(r"\\text\s*\{\s*(\(?[A-J]\)?(?:\s*(?:,\s*and\b|,|and\b|&)\s*\(?[A-J]\)?)+)\s*\}")
 
 
@@ -179,11 +197,13 @@ _ON_AND_ON = re.compile(r"(?<![\d.])(\d+)\.(\d{0,9}?)(\d{1,6}?)(\3{2,9})\s*(?:\.
 _BARRED = re.compile(r"(?<=[\d.])\\(?:overline|bar)\s*(?:\{\s*(\d{1,50})\s*\}|(\d))")
 _DOTTED = re.compile(r"(\d\.\d*)\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?")
 _REPEATING = re.compile(r"(?<![\d.])(\d+\.\d{0,30})\((\d{1,50})\)")
+_CUT = re.compile(r"=\s*(\d+\.\d+)\s*(?:\.\.\.|…|\\ldots(?![A-Za-z]))")
+"""= 0.142857…"""
 _GROUPS = re.compile(r"(?<![\w.,'])\d{1,3}(?:(?:\.\d{3}){2,}|(?:_\d{3}){2,}|(?:'\d{3})+)(?![\w.,'])")
 
 
 def _numbers(text: str) -> str:
-    """Other ways to write numbers: 0.333…, 0.(3), 0.\\bar3, 0.\\dot{3}, 1.000.000, 1'000, 1.5 x 10^3."""
+    """Other ways to write numbers (and full hours): 0.333…, 0.(3), 0.\\bar3, 0.\\dot{3}, 1.000.000, 1'000, 1.5 x 10^3."""
     text = _ON_AND_ON.sub(r"\1.\2\\overline{\3}", text)
     text = re.sub("((?:\\d\u0305){1,50})", lambda m: rf"\overline{{{m[1].replace(chr(0x305), '')}}}", text)
     text = _BARRED.sub(lambda m: rf"\overline{{{m[1] or m[2]}}}", text)
@@ -192,7 +212,22 @@ def _numbers(text: str) -> str:
     text = _REPEATING.sub(lambda m: rf"{m[1]}\overline{{{m[2]}}}" if _stands_alone(m) else m[0], text)
     text = _GROUPS.sub(lambda m: re.sub(r"\D", "", m[0]), text)
     text = re.sub(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))", r" \\times ", text)
-    return re.sub(r"\b([apAP])\.\s?([mM])\.?(?![A-Za-z])", r"\1\2", text)
+    text = _CUT.sub(r"\\approx \1", text)
+    text = re.sub(r"\b([apAP])\.\s?([mM])\.?(?![A-Za-z])", r"\1\2", text)
+    return re.sub(r"\b(\d{1,2}):00(?=\s*(?:\\text\s*\{\s*)?[apAP][mM]\b)", r"\1", text)
+
+
+_PROGRESSION = re.compile(r"(-?\d{1,6}(?:\s*,\s*-?\d{1,6}){1,9})\s*,\s*\\ldots\s*,\s*(-?\d{1,6})(?![\d.])")
+
+
+def _spelt(found: re.Match[str]) -> str:
+    """1, 2, \\ldots, 10 in full, where its steps are equal and no more than a hundred."""
+    first = [int(number) for number in found[1].split(",")]
+    last, step = int(found[2]), first[1] - first[0]
+    numbers = range(first[0], last + (1 if step > 0 else -1), step) if step else range(0)
+    if list(numbers[: len(first)]) != first or len(numbers) > 100 or numbers[-1] != last:
+        return found[0]
+    return ", ".join(map(str, numbers))
 
 
 def _stands_alone(number: re.Match[str]) -> bool:

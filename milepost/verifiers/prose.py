@@ -82,7 +82,7 @@ _DECIMAL_COMMA = re.compile(r"(?<![\d,.])(\d+),(\d{1,2}|\d{4,})(?![\d,]|\.\d)")
 
 def after_lead_in(line: str) -> str:
     """What a line answers: what follows "the answer is", or its only formula, or all of it but a "so" and a ∎."""
-    line = without_courtesy(line).rstrip().rstrip(_ORNAMENTS)
+    line = _unbold(without_courtesy(line).rstrip().rstrip(_ORNAMENTS))
     line = line[:-20] + _QED.sub("", line[-20:]).rstrip()
     if lead := list(_LEAD_IN.finditer(line)):
         start, end = lead[-1].span()
@@ -99,6 +99,16 @@ def after_lead_in(line: str) -> str:
     elif not formulas and (thus := _THUS.match(line)):
         line = line[thus.end() :]
     return line.strip().strip("*").strip()
+
+
+def _unbold(line: str) -> str:
+    """Without the ** of bold numbers, which units may follow: **18** dollars, **Answer: 18** dollars. Not of 2**3."""
+    marks = [mark.span() for mark in re.finditer(r"\*\*+", line)]
+    paired = len(marks) == 2 and line[marks[0][1] : marks[0][1] + 1].strip() and line[: marks[1][0]][-1:].strip()
+    if not paired or re.search(r"[\w)]\*\*+[\w(]", line):
+        return line
+    (begin, start), (end, behind) = marks
+    return line[:begin] + line[start:end] + line[behind:]
 
 
 def led_in(text: str) -> str | None:
