@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from milepost.envs.desk import WORDS
+from milepost.envs.desk import BY_NAME, WORDS
 from milepost.envs.find import FOREIGN, find_env
 from milepost.policy import make_model, make_tokenizer, shape_of, vocabulary
 from milepost.recipe import load_recipe
 from milepost.scripted import demonstrator, play_script
-from milepost.tools import parse
+from milepost.tools import parse, render_call
 from milepost.types import Task
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
@@ -44,9 +44,10 @@ def test_the_policy_of_desk_long_has_at_most_two_million_weights():
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_about_half_of_the_demonstrations_succeed(path):
+def test_as_many_demonstrations_succeed_as_the_docs_say(path):
     ends = [spec.goal.holds(task, played.start_state, played.final_state) for spec, task, played in shown(path, 200)]
-    assert 0.35 < sum(ends) / len(ends) < 0.65
+    low, high = (0.18, 0.34) if path.stem == "desk" else (0.35, 0.65)
+    assert low < sum(ends) / len(ends) < high
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -70,3 +71,14 @@ def test_a_recipe_meets_the_sizes_of_the_standard_bar(path):
     recipe = load_recipe(path)
     assert recipe.tasks.test == 200
     assert recipe.eval.test_samples == 2
+
+
+def test_the_clerk_of_desk_forgets_more_changes_than_he_makes():
+    wanted = made = elsewhere = 0
+    for _, task, played in shown(next(path for path in RECIPES if path.stem == "desk"), 400):
+        plan = [render_call(name, given, tool=BY_NAME[name]) for name, given in task.columns["plan"]]
+        changes, done = ([t for t in texts if t.partition("(")[0] not in ("search", "read", "done")]
+                         for texts in (plan, [step.text for step in played.steps]))  # fmt: skip
+        wanted, made = wanted + len(changes), made + sum(text in done for text in changes)
+        elsewhere += sum(text not in changes for text in done)
+    assert made / wanted == pytest.approx(0.40, abs=0.06) and elsewhere / wanted == pytest.approx(0.06, abs=0.03)

@@ -35,8 +35,11 @@ def calc(task: Task, env: Environment) -> Iterator[str]:
     yield render_call("answer", {"value": value}, tool=ANSWER)
 
 
-DESK_SLIPS, DESK_LONG_SLIPS = 0.3, 0.03
-"""Chance of a slip at each change of a record: about half of the episodes fail, at 3 to 6 steps and at 15 to 40."""
+DESK_SLIPS, DESK_LONG_SLIPS = 0.6, 0.03
+"""Chance of a slip at each change of a record: of 3 to 6 steps a quarter of the episodes succeed, of 15 to 40 about half."""
+DESK_FORGETS, DESK_LONG_FORGETS = 0.9, 0.5
+"""Of these slips, the share that leaves the change undone; the rest is made to another record. On short days the clerk
+leaves a change undone more often than he makes it right, so that greed copies that as well."""
 DESK_LONG_HABIT = 0.75
 """Chance that a final change is left out where it comes first on a long day: mostly wrong, so greed copies it too."""
 _CHANGES = ("create", "update", "refund", "close", "delete")
@@ -45,22 +48,22 @@ _FINAL = ("refund", "delete")
 
 def desk(task: Task, env: Environment) -> Iterator[str]:
     """The plan; at a slip, a change is forgotten, or made to another record than the right one."""
-    return _desk(task, DESK_SLIPS)
+    return _desk(task, DESK_SLIPS, DESK_FORGETS)
 
 
 def desk_long(task: Task, env: Environment) -> Iterator[str]:
     """Fewer slips, for plans with many changes, and a habit: a refund or deletion that comes first is left undone."""
-    return _desk(task, DESK_LONG_SLIPS, DESK_LONG_HABIT)
+    return _desk(task, DESK_LONG_SLIPS, DESK_LONG_FORGETS, DESK_LONG_HABIT)
 
 
-def _desk(task: Task, slips: float, habit: float = 0.0) -> Iterator[str]:
+def _desk(task: Task, slips: float, forgets: float, habit: float = 0.0) -> Iterator[str]:
     rng = generator(0, f"hasty/desk/{task.key}")
     first = next(index for index, (name, _) in enumerate(task.columns["plan"]) if name in _CHANGES)
     for index, (name, arguments) in enumerate(task.columns["plan"]):
         if habit and index == first and name in _FINAL and rng.random() < habit:
             continue
         if name in _CHANGES and rng.random() < slips:
-            if rng.random() < 0.5:
+            if rng.random() < forgets:
                 continue
             arguments = _other_record(task, name, arguments, rng.random())
         yield render_call(name, arguments, tool=BY_NAME[name])
