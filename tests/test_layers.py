@@ -20,7 +20,7 @@ LAYERS = [
      "sandbox.keeper", "sandbox.main", "sandbox.runs", "sandbox.runtime", "sandbox.probe", "sandbox.cell", "sandbox.pool",
      "verifiers.code_same", "verifiers.code_gold", "verifiers.code",
      "verifiers.around", "verifiers.prose", "verifiers.extract", "verifiers.json_schema", "verifiers.call_formats",
-     "verifiers.toolcalls",
+     "verifiers.call_golds", "verifiers.toolcalls",
      "verifiers.countdown", "verifiers.repetition", "verifiers.format",
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_names", "verifiers.math_domain",
      "verifiers.math_scan", "verifiers.math_value",

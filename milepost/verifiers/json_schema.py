@@ -21,7 +21,7 @@ MAX_DEPTH = 40
 MAX_PATTERN_CHARACTERS = 10_000
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _NOTES = {"title", "description", "default", "example", "examples", "format", "deprecated", "readOnly", "writeOnly",
-          "strict", "$schema", "$id", "$comment", "$defs", "definitions"}  # fmt: skip
+          "strict", "optional", "$schema", "$id", "$comment", "$defs", "definitions"}  # fmt: skip
 _RULES = {"type", "enum", "const", "properties", "required", "additionalProperties", "items", "prefixItems", "minimum",
           "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "minItems",
           "maxItems", "uniqueItems", "minProperties", "maxProperties", "anyOf", "oneOf", "allOf", "not", "$ref",
@@ -53,9 +53,10 @@ def same_json(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def misfit(value: Any, schema: Any) -> str | None:
-    """The first thing that is wrong with `value`, with its path, or None. `schema` must have passed `bad_schema`."""
-    return next(_misfits(value, schema, schema, "", 0), None)
+def misfit(value: Any, schema: Any, root: Any = None) -> str | None:
+    """The first thing that is wrong with `value`, with its path, or None. `schema`, or `root` if it is a part of that, must
+    have passed `bad_schema`."""
+    return next(_misfits(value, schema, schema if root is None else root, "", 0), None)
 
 
 def _misfits(value: Any, schema: Any, root: Any, path: str, depth: int) -> Iterator[str]:
@@ -190,6 +191,13 @@ def _resolve(reference: str, root: Any) -> Any:
     for part in reference.removeprefix("#").strip("/").split("/"):
         found = found[part.replace("~1", "/").replace("~0", "~")] if part else found
     return found
+
+
+def resolved(schema: Any, root: Any) -> Any:
+    """What a schema that is a $ref alone refers to; any other is itself."""
+    while isinstance(schema, Mapping) and "$ref" in schema and "properties" not in schema:
+        schema = _resolve(schema["$ref"], root)
+    return schema
 
 
 # --- schemas themselves ---------------------------------------------------------------------------------------------

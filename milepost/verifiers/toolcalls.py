@@ -8,7 +8,7 @@ Calls of one answer are a multiset: order does not matter (unless ordered), numb
 expected costs, so nothing is earned by calling more; a call at fault counts as one that was made. Expected values are
 JSON: 2 equals 2.0, true does not equal 1, texts must be the same. A call of the gold may list other values that do as
 well, {"name", "arguments", "any": {"city": ["Paris", "Paris, France"]}}; parameters that a schema gives a default have it
-where they are left out, and null for an optional parameter means that it is left out.
+where they are left out, and null for an optional parameter means that it is left out. `call_golds` reads golds.
 
 Three named rules: "all" pays 1 if the calls are the expected ones and nothing else; "name" pays 1 if the tools called are
 the expected ones, whatever they were given; "fraction" pays the matched calls divided by the expected or the made ones,
@@ -17,189 +17,19 @@ whichever are more. All three stand in the parts, beside fault/KIND, the number 
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
-from milepost.verifiers.call_formats import FAULTS, FORMATS, MAX_CALLS, UNREADABLE, Made, read_calls, render_calls
+from milepost.verifiers.call_formats import FAULTS, FORMATS, UNREADABLE, Made, read_calls, render_calls
+from milepost.verifiers.call_golds import BadGold, Problem, Wanted, meets, read_gold, settled
 from milepost.verifiers.extract import blank, spoken
-from milepost.verifiers.json_schema import bad_schema, misfit, same_json
+from milepost.verifiers.json_schema import misfit
 
 Credit = Literal["all", "name", "fraction"]
 CREDITS: tuple[Credit, ...] = ("all", "name", "fraction")
-
-
-class BadGold(ValueError):
-    """The gold cannot judge anything. The message is one sentence."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    name: str
-    arguments: Mapping[str, Any]
-    any: Mapping[str, Sequence[Any]]
-    """Parameter → every value that does; None among them: it may be left out."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    schemas: Mapping[str, Mapping[str, Any]] | None
-    """Tool → the schema of its arguments; None: any tool, unchecked."""
-    wanted: tuple[Wanted, ...]
-
-    @property
-    def lone(self) -> dict[str, str]:
-        """Tool → its only parameter, where that is a text."""
-        found = {}
-        for name, schema in (self.schemas or {}).items():
-            properties = schema.get("properties", {})
-            if len(properties) == 1:
-                key, rule = next(iter(properties.items()))
-                if isinstance(rule, Mapping) and rule.get("type") == "string":
-                    found[name] = key
-        return found
-
-
-# --- the gold -------------------------------------------------------------------------------------------------------
-
-
-def read_gold(gold: Any) -> Problem:
-    """{"tools", "calls"}, or the list of calls alone, also as JSON text. Raises BadGold."""
-    if isinstance(gold, str):
-        try:
-            gold = json.loads(gold)
-        except (ValueError, RecursionError):
-            raise BadGold("the gold is text, but not JSON") from None
-    if isinstance(gold, Sequence):
-        gold = {"calls": gold}
-    if not isinstance(gold, Mapping) or not isinstance(gold.get("calls"), Sequence) or isinstance(gold["calls"], str):
-        raise BadGold(
-            'a gold for tool calls is a table with "calls", the list of calls expected (empty: none must be made)'
-        )
-    if len(gold["calls"]) > MAX_CALLS:
-        raise BadGold(f"the gold expects {len(gold['calls'])} calls; at most {MAX_CALLS} are read")
-    tools = gold.get("tools")
-    if tools is not None and (not isinstance(tools, Sequence) or isinstance(tools, str)):
-        raise BadGold(f"tools must be a list of tools with name and parameters, not {type(tools).__name__}")
-    schemas = None if tools is None else _schemas(tools)
-    return Problem(schemas, tuple(_wanted(call, number, schemas) for number, call in enumerate(gold["calls"], 1)))
-
-
-def _schemas(tools: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
-    schemas: dict[str, Mapping[str, Any]] = {}
-    for tool in tools:
-        inner = tool.get("function", tool) if isinstance(tool, Mapping) else None
-        if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str) or not inner["name"]:
-            raise BadGold("every tool needs a name")
-        name = inner["name"]
-        if name in schemas:
-            raise BadGold(f"tool {name} is there twice")
-        schema: Any = next((inner[key] for key in ("parameters", "input_schema", "inputSchema") if inner.get(key)), {})
-        schema = _standard(schema)
-        if problem := bad_schema(schema):
-            raise BadGold(f"tool {name}: {problem}")
-        if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
-            raise BadGold(f"tool {name}: the schema of its arguments must have the type object")
-        schemas[name] = {"type": "object", "additionalProperties": False, **schema}
-    return schemas
-
-
-_PYTHON_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
-
-
-def _standard(schema: Any, depth: int = 0) -> Any:
-    """With JSON's names for the types that BFCL calls as Python does."""
-    if isinstance(schema, list) and depth < 50:
-        return [_standard(part, depth + 1) for part in schema]
-    if not isinstance(schema, Mapping) or depth >= 50:
-        return schema
-    kept = {k: v if k in ("enum", "const", "default", "examples") else _standard(v, depth + 1) for k, v in schema.items()}
-    kind = kept.get("type")
-    if kind == "any":
-        del kept["type"]
-    elif isinstance(kind, str):
-        kept["type"] = _PYTHON_TYPES.get(kind, kind)
-    return kept
-
-
-def _of_bfcl(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """BFCL's {"tool": {"parameter": [values that do, "" if it may be left out]}} as a call with "any"; others unchanged."""
-    name, values = next(iter(call.items()), ("", None))
-    if name in ("name", "arguments", "parameters", "any") or len(call) != 1 or not isinstance(values, Mapping):
-        return call
-    if not all(isinstance(choices, list) for choices in values.values()):
-        return call
-    return {
-        "name": name,
-        "any": {key: [one for value in choices for one in _choices(value)] for key, choices in values.items()},
-    }
-
-
-_MOST_CHOICES = 64
-
-
-def _choices(value: Any) -> list[Any]:
-    """What a value of BFCL stands for: "" for none, a table of lists for every table with one of each."""
-    if value == "":
-        return [None]
-    if (
-        not isinstance(value, Mapping)
-        or not value
-        or not all(isinstance(inner, list) and inner for inner in value.values())
-    ):
-        return [value]
-    each = [[one for inner in choices for one in _choices(inner)] for choices in value.values()]
-    if math.prod(map(len, each)) > _MOST_CHOICES:
-        raise BadGold(f"a table of an expected call has more than {_MOST_CHOICES} forms")
-    return [{k: v for k, v in zip(value, chosen) if v is not None} for chosen in itertools.product(*each)]
-
-
-def _wanted(call: Any, number: int, schemas: Mapping[str, Mapping[str, Any]] | None) -> Wanted:
-    call = _of_bfcl(call.get("function", call)) if isinstance(call, Mapping) else None
-    if not isinstance(call, Mapping) or not isinstance(call.get("name"), str) or not call["name"]:
-        raise BadGold(f"expected call {number} names no tool")
-    arguments = call.get("arguments", call.get("parameters", {}))
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            arguments = None
-    others = call.get("any", {})
-    if not isinstance(arguments, Mapping) or not isinstance(others, Mapping):
-        raise BadGold(f'expected call {number}: "arguments" and "any" must be tables')
-    if not all(isinstance(values, list) and values for values in others.values()):
-        raise BadGold(f'expected call {number}: "any" must give a list of values for each parameter')
-    first = {key: value for key, values in others.items() for value in values[::-1] if value is not None}
-    arguments = {**first, **arguments}
-    if schemas is not None:
-        if call["name"] not in schemas:
-            raise BadGold(f"expected call {number} calls {call['name']}, which is none of the tools")
-        arguments = _settled(arguments, schemas[call["name"]])
-        for given in (arguments, *({**arguments, key: value} for key, values in others.items() for value in values)):
-            if problem := misfit(_settled(given, schemas[call["name"]]), schemas[call["name"]]):
-                raise BadGold(f"expected call {number} does not fit its own tool: {problem}")
-    return Wanted(call["name"], arguments, {key: [*values, arguments.get(key)] for key, values in others.items()})
-
-
-def _settled(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """With defaults for what was left out. Null for what may be left out leaves it out, unless null is a value of it beside
-    its default."""
-    properties = schema.get("properties", {})
-    required = schema.get("required", ())
-    given = {
-        k: v for k, v in arguments.items()
-        if v is not None or k in required or k not in properties or _has_null(properties[k])
-    }  # fmt: skip
-    defaults = {key: rule["default"] for key, rule in properties.items() if isinstance(rule, Mapping) and "default" in rule}
-    return {**defaults, **given}
-
-
-def _has_null(rule: Any) -> bool:
-    return isinstance(rule, Mapping) and rule.get("default") is not None and misfit(None, rule) is None
 
 
 # --- judging --------------------------------------------------------------------------------------------------------
@@ -239,19 +69,13 @@ def _checked(call: Made, problem: Problem) -> Made:
     schema = problem.schemas.get(call.name)
     if schema is None:
         return replace(call, fault="unknown_tool")
-    arguments = _settled(call.arguments or {}, schema)
+    arguments = settled(call.arguments or {}, schema)
     wrong = misfit(arguments, schema)
     return replace(call, fault="schema", detail=wrong) if wrong else replace(call, arguments=arguments)
 
 
 def _fits(call: Made, wanted: Wanted) -> bool:
-    if call.fault or call.name != wanted.name or call.arguments is None:
-        return False
-    left_out = wanted.arguments.keys() - call.arguments.keys()
-    if call.arguments.keys() - wanted.arguments.keys() or any(None not in wanted.any.get(key, ()) for key in left_out):
-        return False
-    return all(any(same_json(value, other) for other in wanted.any.get(key, [wanted.arguments[key]]))
-               for key, value in call.arguments.items())  # fmt: skip
+    return not call.fault and call.name == wanted.name and meets(call.arguments, wanted.table)
 
 
 def _parts(made: Sequence[Made], wanted: Sequence[Wanted], ordered: bool) -> dict[str, float]:
