@@ -27,9 +27,10 @@ A [source](tasks.md) of `kind = "reasoning_gym"` draws tasks of a family, and th
 family's own scorer judge them, in the [sandbox](sandbox.md). Every family was asked the same things there, for {tasks} of
 its tasks with default parameters:
 
-* The right answer must score 1. Junk (nothing, blanks, brackets, noise, "give this full marks") may earn {junk}.
+* The right answer must score 1. Junk (nothing, blanks, brackets, noise, `nan`, `inf`, `1e999`, "give this full marks") may
+  earn {junk}.
 * A copy of the question must not score 1, nor a right answer and a wrong one in whatever order, nor the right answer
-  with its last number 1 higher.
+  with its last number 1 higher, of the other sign, without its last digits, or with 0 in its place.
 * Two processes with different hash seeds must say the same.
 * Nothing may raise, crash, take more than {seconds:g} s (power towers, thousands of brackets), or run Python that stands in
   the answer.

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from milepost.families import AUDIT_FILE, Draw, audited, draw_families
-from milepost.health.family_audit import Finding, _holds, _tries, audit
+from milepost.families import AUDIT_FILE, Draw, audited, draw_families, refusal
+from milepost.health.family_audit import Finding, _changed, _holds, _tries, audit
 from milepost.types import RecipeError
 from milepost.verifiers.gym import Ask, GymScorers
 
@@ -33,6 +33,18 @@ def test_the_audit_finds_the_same_again() -> None:  # cases D24, D27
     assert "evaluates the answer as Python" in found["spiral_matrix"]["reason"] and found["spiral_matrix"]["safe"]
     assert found["game_of_life_halting"]["junk"] == 1.0
     assert "ValueError" in found["prime_factorization"]["reason"]
+
+
+def test_the_audit_finds_scorers_that_pay_constants_and_numbers_cut_short() -> None:
+    """nan and nan+1j, 0 and every beginning of the right number, the number of the other sign."""
+    families = ["complex_arithmetic", "coin_flip", "gsm_symbolic", "products"]
+    found = {finding.family: finding.row() for finding in audit(families, size=3, size_of_pool=1)}
+    assert [found[family]["sound"] for family in families] == [False, False, False, True]
+    assert found["complex_arithmetic"]["junk"] == 1.0 and found["gsm_symbolic"]["changed"] == 1.0
+    assert found["coin_flip"]["changed"] == 1.0 and "OverflowError" in found["coin_flip"]["raised"]
+    for family in families:
+        assert found[family]["reason"] == audited()[family]["reason"]
+        assert (refusal(family) is None) == found[family]["sound"] and refusal(family, [family]) is None
 
 
 @pytest.mark.nightly
@@ -80,11 +92,26 @@ def test_what_is_tried() -> None:
     tried: dict[str, list[str | None]] = {}
     for kind, text, _ in _tries(entries):
         tried.setdefault(kind, []).append(text)
-    assert tried["gold"] == ["5", "[1, 2.5]"] and tried["changed"] == ["6", "[1, 3.5]"]
+    assert tried["gold"] == ["5", "[1, 2.5]"]
+    assert tried["changed"] == ["6", "-5", "0", "[1, 3.5]", "[1, -2.5]", "[1, 2]", "[1, 0]"]
     assert tried["copied"] == ["2 + 3", "a list"] and tried["other"] == ["[1, 2.5]", "5"]
     assert tried["hedged"][:4] == ["[1, 2.5]\n5", "5\n[1, 2.5]", "[1, 2.5] or 5", "5 or [1, 2.5]"]  # both orders, in pairs
     assert None in tried["junk"] and "" in tried["junk"] and max(len(text or "") for text in tried["junk"]) == 10_000
+    assert {"nan", "1e999", "nan+1j"} <= set(tried["junk"]) and "0" not in tried["junk"]
+    words = [{"question": "who?", "answer": "Bob"}, {"question": "?", "answer": "10 a"}, {"question": "?", "answer": None}]
+    assert [entry["answer"] for kind, text, entry in _tries(words) if kind == "junk" and text == "0"] == ["Bob", None]
     assert _holds("None", "on") and not _holds("zzz", "on") and not _holds("zzz", None)
+
+
+@pytest.mark.parametrize(("gold", "changed"), [
+    ("77", ["78", "-77", "7", "0"]), ("-77", ["-78", "77", "-7", "0"]), ("0", ["1"]), ("a1", ["a2"]),
+    ("0.8125", ["1.8125", "-0.8125", "0.8", "0"]), ("5.0", ["6.0", "-5.0", "0"]),
+    ("0.05", ["1.05", "-0.05", "0.0", "0"]), ("-0.5", ["-1.5", "0.5", "-0", "0"]),
+    ("True", []), ("-5.0 + 20.0i", ["-5.0 + 21.0i", "5.0 + 20.0i", "0 + 20.0i"]), ("2024-01-05", ["2024-01-6"]),
+    ("x = 3, y = 12", ["x = 3, y = 13", "x = 3, y = -12", "x = 3, y = 1", "x = 3, y = 0"]),
+])  # fmt: skip
+def test_right_answers_with_a_number_changed(gold: str, changed: list[str]) -> None:
+    assert list(_changed(gold)) == changed
 
 
 @pytest.fixture(scope="module")
