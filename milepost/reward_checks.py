@@ -17,7 +17,7 @@ from milepost.reward_sections import RewardFunctionSection, RewardSection
 from milepost.scorers import BUILTINS
 from milepost.types import RecipeError, Task
 from milepost.unsafe_rewards import unsafe_function
-from milepost.verifiers.kinds import BY_ROW, KINDS, ROW_COLUMNS, param_problem
+from milepost.verifiers.kinds import BY_ROW, KINDS, named_by, param_problem
 from milepost.workers import Call, WorkerPool
 
 LOAD_SECONDS = 300.0
@@ -125,7 +125,7 @@ def row_scorer(scorer: Scorer, task: Task) -> Scorer:
     """The scorer itself; of by_row, the one that the task names, which may be unknown or ""."""
     if scorer.name != BY_ROW:
         return scorer
-    kind = str(next((task.columns[name] for name in ROW_COLUMNS if task.columns.get(name)), ""))
+    kind = named_by(task.columns)
     params = scorer.params.get(kind, {})
     return Scorer(scorer.label, scorer.weight, kind, params if isinstance(params, Mapping) else {})
 
@@ -269,6 +269,8 @@ def _row_problem(scorer: Scorer, task: Task, present: Mapping[str, Any]) -> str 
     if scorer.name not in ROW_KINDS:
         near = difflib.get_close_matches(scorer.name, ROW_KINDS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
+        if " and " in scorer.name:
+            return f"{which} has reward_type and verifier, which name two verifiers, {scorer.name}; keep one"
         return f"{which} has reward_type = {scorer.name!r}, which is unknown; {hint}known are {known}"
     if scorer.name == "regex" and not scorer.params.get("pattern"):
         return f"{which} has reward_type = 'regex', which needs params.regex.pattern; set it, or use one of {known}"

@@ -26,7 +26,7 @@ from milepost import scorers
 from milepost.reward_checks import LOAD_SECONDS, check_function_params
 from milepost.terminal import visible
 from milepost.types import VERDICTS, DataError, RecipeError
-from milepost.verifiers.kinds import BY_ROW, KINDS, ROW_COLUMNS, score_all
+from milepost.verifiers.kinds import BY_ROW, KINDS, ROW_COLUMNS, module_of, named_by, score_all
 from milepost.workers import Call, WorkerPool
 
 NAMES = (*KINDS, "exact", "numeric", "regex")
@@ -137,7 +137,9 @@ def _result(
 def add_verify_parser(commands: Any) -> argparse.ArgumentParser:
     command = commands.add_parser("verify", help="judges answers by hand: what was read, what was compared, the score")
     command.add_argument("kind", metavar="KIND", help=f"{', '.join(NAMES)}; {BY_ROW}: each row of --jsonl names its own")
-    command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="the verifier's params, such as percent=strict")
+    command.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="the verifier's params, such as percent=strict"
+    )
     # argparse takes an answer such as -\frac12 for an option; here one dash begins no option but -h.
     command._negative_number_matcher = re.compile(r"^-[^-]")  # type: ignore[attr-defined]
     for name, text in (("gold", "what is right; for code and tool_calls JSON"), ("answer", "the completion; - reads it")):
@@ -155,15 +157,29 @@ def run_verify(args: argparse.Namespace) -> int:
     if not 0 < args.seconds < 1e6:
         raise RecipeError(f"--seconds {args.seconds:g} must be a number above 0; 10 works")
     if args.jsonl is None:
-        found = judge([_one(args)], params, seconds=args.seconds)
+        one = _one(args)
+        if args.kind == "format" and (problem := _formless(one, params)):
+            raise RecipeError(problem)
+        found = judge([one], params, seconds=args.seconds)
         print(json.dumps(asdict(found[0]), ensure_ascii=True) if args.json else found[0].text())
     else:
         if given := [flag for flag in ("gold", "gold_file", "answer", "answer_file") if getattr(args, flag) is not None]:
             raise RecipeError(f"--{given[0].replace('_', '-')} does nothing beside --jsonl, whose rows hold it; remove one")
         items = read_rows(args.kind, args.jsonl)
+        for item in items:
+            own = params.get("format", {}) if args.kind == BY_ROW else params
+            if item.kind == "format" and (problem := _formless(item, own)):
+                raise DataError(f"{args.jsonl} line {item.line}: {problem}")
         found = _judge_rows(args.kind, items, params, args.seconds)
         _show(items, found, as_json=args.json)
     return 0 if all(one.verdict == "correct" for one in found) else 1
+
+
+def _formless(item: Item, params: Mapping[str, Any]) -> str | None:
+    """Why nothing says which form is asked for; a gold that names one in a wrong way is judged, as in training."""
+    named = isinstance(item.gold, Mapping) or (isinstance(item.gold, str) and item.gold.lstrip().startswith("{"))
+    problem = None if named else module_of("format").check_gold(item.gold, **params)
+    return f"format does not know what to look for: {problem}; give it, for example boxes=1" if problem else None
 
 
 def _judge_rows(kind: str, items: Sequence[Item], params: Mapping[str, Any], seconds: float) -> list[Judged]:
@@ -207,13 +223,15 @@ def read_params(kind: str, overrides: Sequence[str]) -> dict[str, Any]:
             value = tomllib.loads(f"v = {text}")["v"]
         except tomllib.TOMLDecodeError:
             value = text
+        table, name = params, key
         if kind == BY_ROW:
-            owner, dot, key = key.partition(".")
+            owner, dot, name = key.partition(".")
             if not dot or owner not in NAMES:
                 raise RecipeError(f"{override!r} must name the verifier too, for example math.percent=strict")
-            params.setdefault(owner, {})[key] = value
-        else:
-            params[key] = value
+            table = params.setdefault(owner, {})
+        if name in table:
+            raise RecipeError(f"{key} is given twice; keep one of the two")
+        table[name] = value
     for one in params if kind == BY_ROW else (kind,):
         check_function_params(one, params[one] if kind == BY_ROW else params, one)
     return params
@@ -244,7 +262,8 @@ def _given(name: str, text: str | None, file: str | None) -> str | None:
 
 def _read(file: str) -> str:
     try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        return text.removeprefix("\ufeff")  # the byte order mark that some editors write
     except OSError as error:
         raise DataError(f"{file}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
@@ -271,7 +290,9 @@ def read_rows(kind: str, file: str) -> list[Item]:
 
 def _item(kind: str, row: Mapping[str, Any], where: str, number: int) -> Item:
     if kind == BY_ROW:
-        kind = str(next((row[name] for name in ROW_COLUMNS if row.get(name)), ""))
+        kind = named_by(row)
+        if " and " in kind:
+            raise DataError(f"{where}: {' and '.join(ROW_COLUMNS)} name two verifiers, {kind}; keep one of them")
         if kind == "reasoning_gym":
             raise DataError(f"{where}: {_NO_GYM}")
         if kind not in NAMES:

@@ -169,10 +169,25 @@ def test_iterators_and_ranges_come_back_as_such() -> None:
      ("0.1", ".10", True), ("1e3", "1000", True), ("12", "13", False), ("007", "7", False),
      ("3 3", "3.0000001 2.9999999", True), ("3.0000001 2.9999999", "3 3", False), ("3.1 x", "3.1 y", False),
      ("x=2", "x=2.0", False), ("nan", "nan", True), ("nan", "1.0", False), ("1" * 1000, "1" * 1000 + ".0", False),
-     ("YES", "yes", False)],
+     ("YES", "yes", False), ("7.0", "007", False), ("007", "7.0", False), ("007.0", "7.0", False), ("007", "007", True),
+     ("-07.5", "-7.5", False), ("0.5", ".5", True), ("0", "0.0", True), ("1e-05", "0.00001", True)],
 )  # fmt: skip
 def test_outputs(got: str, want: str, equal: bool) -> None:  # case D42
     assert same_text(got, want, Rule()) is equal
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "equal"),
+    [("0.016666666666666666", "0.016667", True), ("0.3333333333333333", "0.333333", True), ("-0.66667", "-0.6667", True),
+     ("1.66667e-05", "0.000016667", True), ("0.33335", "0.3333", True), ("10", "10.0000", True),
+     ("0.01667", "0.016667", False), ("0.0166655", "0.016667", False), ("0.3333", "0.333333", False),
+     ("0.33336", "0.3333", False), ("0.6667", "-0.6667", False), ("0.3333333", "0.333", False), ("3.14159", "3.14", False),
+     ("1e300", "0.0000", False), ("0.33333", "3.333e-1", False)],
+)  # fmt: skip
+def test_outputs_of_at_least_four_decimals_are_met_by_what_rounds_to_them(got: str, want: str, equal: bool) -> None:
+    assert same_text(f"{got} x", f"{want} x", Rule()) is equal
+    assert not same(0.016666666666666666, 0.016667, Rule())  # not so what a function returns
+    assert not same_text("0.016666666666666666", "0.016667", Rule(1e-9, 0.0, stated=True))
 
 
 def test_outputs_within_a_stated_tolerance_or_with_any_blanks() -> None:  # case D42

@@ -89,6 +89,11 @@ def test_a_file_of_rows(capsys, tmp_path):
         (["reasoning_gym", "--answer", "1"], "reasoning_gym judges by the whole entry that its family generated"),
         (["regex", "--answer", "1"], "regex needs params.pattern"),
         (["format", "--answer", "1", "--seconds", "0"], "--seconds 0 must be"),
+        (["format", "--answer", "1"], 'a form has one of "blocks" (names of tags), "boxes" (their number) and "schema"'),
+        (["format", "--answer", "1", "--gold", "1", "opened=true"], "give it, for example boxes=1"),
+        (["math", "percent=strict", "percent=lenient", "--gold", "1", "--answer", "1"], "percent is given twice"),
+        (["by_row", "math.tag=a", "math.tag=a", "--jsonl", "x"], "math.tag is given twice"),
+        (["math", "tag='<x>'", "--gold", "1", "--answer", "1"], "must be the name of a tag without <, > and blanks"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(capsys, words, sentence):
@@ -108,6 +113,30 @@ def test_rows_that_cannot_be_used_are_named_by_line(capsys, tmp_path, text, sent
     path.write_text(text)
     code, _, err = verify(capsys, "math", "--jsonl", str(path))
     assert code == 2 and sentence in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("row", "code", "says"), [
+    ({"reward_type": "math", "verifier": "exact"}, 2, "reward_type and verifier name two verifiers, math and exact"),
+    ({"reward_type": "math", "verifier": "math"}, 0, ""), ({"reward_type": "math", "verifier": None}, 0, ""),
+    ({"verifier": "format"}, 2, "line 1: format does not know what to look for"),
+    ({"verifier": "format", "gold": {"boxes": 1}, "completion": r"\boxed{4}"}, 0, ""),
+])  # fmt: skip
+def test_rows_name_one_verifier_and_a_byte_order_mark_is_no_part_of_them(capsys, tmp_path, row, code, says):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"gold": "x", "completion": "x"} | row), encoding="utf-8-sig")
+    got, _, err = verify(capsys, "by_row", "--jsonl", str(path))
+    assert got == code and says in err and err.count("\n") == (code == 2)
+
+
+def test_a_form_in_the_gold_needs_no_setting_and_settings_are_optional(capsys):
+    code, out, _ = verify(capsys, "format", "--gold", '{"boxes": 1}', "--answer", r"\boxed{4}", "--json")
+    assert code == 0 and json.loads(out)["score"] == 1
+    code, out, _ = verify(capsys, "format", "--gold", '{"boxes": 0}', "--answer", r"\boxed{4}", "--json")
+    assert code == 1 and json.loads(out)["cause"] == "bad_gold"
+    with pytest.raises(SystemExit):
+        verify(capsys)
+    err = capsys.readouterr().err
+    assert "[KEY=VALUE ...]" in err and "required: KIND\n" in err
 
 
 def test_rows_of_reasoning_gym_are_told_what_to_use_instead(capsys, tmp_path):

@@ -147,6 +147,27 @@ def test_in_a_recipe():
     ("#### 3+5+7", 1), ("Answer: 3 + 5 + 7", 1), ("The answer is 3 + 5 + 7 = 15.", 1), ("<answer>15 = 3+5+7</answer>", 1),
     ("<answer>**3+5+7**</answer>", 1), ("<answer>15</answer>", 0), ("<answer>15 = 15</answer>", 0), ("#### 15", 0),
     ("<answer>15 = 3+5+8</answer>", 0), ("The answer is 3 + 5 + 8 = 15.", 0),
+    ("The answer is 3+5+7.", 1), ("<answer>3+5+7.</answer>", 1), (r"\boxed{3+5+7.}", 1), ("#### 3+5+7.", 1), ("3+5+7.", 1),
+    ("<answer>$3+5+7$.</answer>", 1), ("<answer>$3+5+7.$</answer>", 1), ("<answer>**3+5+7**.</answer>", 1),
+    ("<answer>(3+5)+7 。</answer>", 1), ("<answer>3+5.+7</answer>", 0), ("<answer>3+5+7..</answer>", 0),
+    ("<answer>3+5+8.</answer>", 0), ("<answer>.3+5+7</answer>", 0), ("<answer>15.</answer>", 0),
+    ("<answer>The answer is 3+5+7</answer>", 1), ("<answer>The answer is 3+5+7 = 15.</answer>", 1),
+    (r"\boxed{\text{Answer: } 3+5+7}", 1), ("<answer>The answer is not 3+5+7</answer>", 0),
+    ("<answer>The answer is 3+5+8</answer>", 0), ("<answer>Not sure: 3+5+7</answer>", 0),
+    ("<answer>3+5+7=15.0</answer>", 1), ("<answer>15.00 = 3+5+7</answer>", 1), ("3+5+7 = 15.0.", 1),
+    ("<answer>3+5+7=15.5</answer>", 0), ("<answer>3+5+7=150</answer>", 0), ("<answer>15.0</answer>", 0),
+    ("<answer>15 = 15.0</answer>", 0), ("<answer>3+5+7=15=15</answer>", 0),
 ])  # fmt: skip
 def test_usual_ways_to_give_the_expression(answer, paid):
     assert score(answer=answer, gold={"numbers": [3, 5, 7], "target": 15})["score"] == paid
+
+
+@pytest.mark.parametrize(("answer", "numbers", "target", "paid"), [
+    ("6 x 2 - 3", (6, 2, 3), 9, 1), ("6x2-3", (6, 2, 3), 9, 1), ("(2+1)X3", (1, 2, 3), 9, 1), ("3x(2+1)", (1, 2, 3), 9, 1),
+    ("2x3x4", (2, 3, 4), 24, 1), ("10x7", (10, 7), 70, 1), ("7 + 0 x 5", (7, 0, 5), 7, 1),
+    ("6 x 2 + 3", (6, 2, 3), 9, 0), ("6 x x 2", (6, 2), 12, 0), ("x 6 2", (6, 2), 12, 0), ("6 2 x", (6, 2), 12, 0),
+    ("5+0x7", (5, 0, 7), 5, 0), ("0x7", (0, 7), 0, 0), ("6 y 2", (6, 2), 12, 0), ("8/(3-8/3)=24.0", (3, 3, 8, 8), 24, 1),
+    ("3 - 5 = -2.0", (3, 5), -2, 1), ("3 - 5 = 2.0", (3, 5), -2, 0),
+])  # fmt: skip
+def test_the_letter_x_between_numbers_is_a_sign(answer, numbers, target, paid):
+    assert value(f"<answer>{answer}</answer>", numbers, target) == paid

@@ -388,6 +388,7 @@ def test_a_mixed_batch_is_judged_by_what_each_row_names():
       "numeric, regex, reasoning_gym, math, code, tool_calls, countdown, format, repetition"),
      ({"level": 3}, "names no verifier, as reward function by_row needs; its columns are answer, expected_answer, level"),
      ({"verifier": "regex"}, "needs params.regex.pattern"),
+     ({"verifier": "exact", "reward_type": "math"}, "reward_type and verifier, which name two verifiers, math and exact"),
      ({"verifier": "reasoning_gym"}, "needs the columns family and entry")],
 )  # fmt: skip
 def test_a_row_that_names_no_known_verifier_is_refused(columns, sentence):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation, localcontext
 from fractions import Fraction
 from typing import Any
 
@@ -48,7 +48,9 @@ def same_text(got: str, want: str, rule: Rule, *, blanks: str = "trailing") -> b
     """Whether two outputs are the same, line by line; their number counts, blank lines at the end do not.
 
     Blanks at the end of a line never count; with blanks="any" neither do those at its beginning, nor how many stand between
-    two words. Words that are numbers are compared by value if one of them has a point or an exponent: 2 is 2.0.
+    two words. Words that are numbers are compared by value if one of them has a point or an exponent: 2 is 2.0. Where no
+    tolerance is stated and at least four decimals are expected, a number that rounds to these is right: what they leave out
+    is not known. A word such as 007 is no number.
     """
     left, right = _lines(got), _lines(want)
     return len(left) == len(right) and all(_same_line(g, w, rule, blanks) for g, w in zip(left, right))
@@ -72,10 +74,21 @@ def _same_word(got: str, want: str, rule: Rule, blanks: str) -> bool:
     if whole or not (_NUMBER.fullmatch(got) and _NUMBER.fullmatch(want)):
         return False
     left, right = Decimal(got), Decimal(want)
-    return same_number(left, float(right) if set(want) & set(".eE") else int(right), rule) or left == right
+    if same_number(left, float(right) if set(want) & set(".eE") else int(right), rule) or left == right:
+        return True
+    return not rule.stated and bool(_ROUNDED.fullmatch(want)) and _rounds_to(left, right)
 
 
-_NUMBER = re.compile(r"[+-]?(?:\d{1,300}\.?\d{0,300}|\.\d{1,300})(?:[eE][+-]?\d{1,3})?", re.ASCII)
+def _rounds_to(left: Decimal, right: Decimal) -> bool:
+    with localcontext() as context:
+        context.prec = _DIGITS
+        return 2 * abs(left - right) <= Decimal((0, (1,), int(right.as_tuple().exponent)))
+
+
+_DIGITS = 2000
+"""More than any difference of two numbers as long as `_NUMBER` takes them has."""
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d{0,299})(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][+-]?\d{1,3})?", re.ASCII)
+_ROUNDED = re.compile(r"[+-]?\d*\.\d{4,}", re.ASCII)
 
 
 def _same(got: Any, want: Any, rule: Rule) -> bool:

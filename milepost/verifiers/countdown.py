@@ -2,9 +2,9 @@ r"""Countdown: an expression of given numbers that has a given value.
 
     score(answer="<answer>(7-3)*5</answer>", gold={"numbers": [3, 5, 7], "target": 20})["score"]  ->  1.0
 
-Whole numbers, + − × ÷ and brackets are read by a grammar of their own and computed as fractions. What the answer says is
-never run: there are no powers, no rounding division, no decimals, no sign before a number and no putting of digits side by
-side. Each number is used exactly once (`use = "some"`: at most once), and no other number at all.
+Whole numbers, + − × ÷ and brackets are read by a grammar of their own and computed as fractions; an x between numbers is ×.
+What the answer says is never run: there are no powers, no rounding division, no decimals, no sign before a number and no
+putting of digits side by side. Each number is used exactly once (`use = "some"`: at most once), and no other number at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import Any
 
 from milepost.verifiers.extract import extract, unwrap
-from milepost.verifiers.prose import after_lead_in
+from milepost.verifiers.prose import after_lead_in, led_in
 
 PLACES = ("boxed", "tag", "marker", "line")
 MAX_CHARACTERS = 500
@@ -29,6 +29,8 @@ SEARCHED = 4
 """Up to so many numbers all expressions are tried, to know a right one or that there is none."""
 _SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∙": "*", "−": "-", "–": "-", "÷": "/", "∕": "/", "[": "(", "]": ")"})
 _COMMANDS = re.compile(r"\\(?:(times|cdot|ast)|(div)|left|right|[,;:! ]|quad)(?![a-z])")
+_LETTER = re.compile(r"(?<=[\d)\]])(?<!\b0)\s*[xX]\s*(?=[\d(\[])|(?<=\b0)\s+[xX]\s*(?=[\d(\[])")
+"""The letter as × between numbers and brackets, but not in 0x7."""
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 
 
@@ -86,7 +88,9 @@ def score(
 
 def _found(answer: Any, places: Any, tag: str, opened: bool) -> tuple[str | None, str]:
     text, where = extract(answer, places, tag=tag, opened=opened) if isinstance(answer, str) else (None, "no text")
-    return after_lead_in(text) if text and where == "the last line" else text, where
+    if text and where == "the last line":
+        return after_lead_in(text), where
+    return text and (led_in(text) or text), where
 
 
 def _result(
@@ -106,17 +110,17 @@ def _uses(leaves: Sequence[int], numbers: Sequence[int], use: str) -> bool:
 
 def _value(text: str, target: int) -> tuple[Fraction | None, list[int]]:
     """(value, None after a division by zero; the numbers used). "= 15" may follow, for the target 15. Raises Unreadable."""
-    text = unwrap(text)
-    text = text[2:-2] if text[:2] == text[-2:] == "**" else text
     if len(text) > MAX_CHARACTERS:
         raise Unreadable(f"longer than {MAX_CHARACTERS} characters")
     while (flat := _FRACTION.sub(r"((\1)/(\2))", text)) != text:
         text = flat
-    text = _COMMANDS.sub(lambda found: "*" if found[1] else "/" if found[2] else " ", text).translate(_SIGNS)
+    text = _COMMANDS.sub(lambda found: "*" if found[1] else "/" if found[2] else " ", _unstopped(text)).translate(_SIGNS)
+    text = _LETTER.sub("*", text)
     left, equals, right = text.partition("=")
-    if left.strip() == str(target) and re.search(r"\d\D+\d", right):  # 15 = 3+5+7
+    says_target = re.compile(rf"\s*{target}(?:\.0+)?\s*", re.ASCII)
+    if says_target.fullmatch(left) and re.search(r"\d\D+\d", right) and not says_target.fullmatch(right):  # 15 = 3+5+7
         left, right = right, left
-    if equals and right.strip().rstrip(".") != str(target):
+    if equals and not says_target.fullmatch(right):
         raise Unreadable("it is said to equal something else than the target")
     tokens = re.findall(r"\d+|\S", left.strip())
     leaves: list[int] = []
@@ -124,6 +128,14 @@ def _value(text: str, target: int) -> tuple[Fraction | None, list[int]]:
     if at < len(tokens):
         raise Unreadable(f"{tokens[at]!r} is no +, −, ×, ÷ or bracket that belongs there")
     return value, leaves
+
+
+def _unstopped(text: str) -> str:
+    """Without the full stop of a sentence, inside $…$ and ** or behind them."""
+    text = re.sub(r"(?<=[\d)\]}$*])\s*[.。]\s*\Z", "", text)
+    bare = unwrap(text)
+    bare = bare[2:-2] if len(bare) > 4 and bare[:2] == bare[-2:] == "**" else bare
+    return bare if bare == text else _unstopped(bare)
 
 
 def _sum(tokens: list[str], at: int, leaves: list[int], depth: int) -> tuple[Fraction | None, int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,11 @@ def _text(value: Any) -> str | None:
     return None if isinstance(value, str) and value else "must be a text that is not empty"
 
 
+def _tag(value: Any) -> str | None:
+    right = isinstance(value, str) and re.fullmatch(r"[^\s<>/]+", value)
+    return None if right else "must be the name of a tag without <, > and blanks; answer works"
+
+
 def _texts(value: Any) -> str | None:
     right = isinstance(value, (list, tuple)) and all(isinstance(item, str) and item for item in value)
     return None if right else "must be a list of texts"
@@ -85,7 +91,7 @@ _TOLERANCE = _number(0, works="0.001")
 
 KINDS: dict[str, Kind] = {
     "math": Kind("milepost.verifiers.math", {
-        "extract": _places, "tag": _text, "marker": _text, "opened": _flag, "stops": _texts,
+        "extract": _places, "tag": _tag, "marker": _text, "opened": _flag, "stops": _texts,
         "percent": _one_of("lenient", "strict"), "units": _one_of("lenient", "strict", "ignore"),
         "rounding": _one_of("exact", "gold"), "rel_tol": _TOLERANCE, "abs_tol": _TOLERANCE,
     }),
@@ -100,7 +106,7 @@ KINDS: dict[str, Kind] = {
         "ordered": _flag, "decode_twice": _flag, "opened": _flag,
     }),
     "countdown": Kind("milepost.verifiers.countdown", {
-        "use": _one_of("all", "some"), "extract": _places, "tag": _text, "opened": _flag,
+        "use": _one_of("all", "some"), "extract": _places, "tag": _tag, "opened": _flag,
     }),
     "format": Kind("milepost.verifiers.format", {
         "blocks": _any, "boxes": _any, "schema": _any, "least": _any, "opened": _flag,
@@ -121,6 +127,11 @@ SERVED = ("judge", "reward_model")
 """Answered for by a server or a process that stays up: `served`."""
 BY_ROW = "by_row"
 ROW_COLUMNS = ("reward_type", "verifier")
+
+
+def named_by(columns: Mapping[str, Any]) -> str:
+    """The verifier that a row names, "" for none; of two names that differ both, which no verifier has."""
+    return " and ".join(dict.fromkeys(str(columns[name]) for name in ROW_COLUMNS if columns.get(name)))
 
 
 def param_problem(kind: str, params: Mapping[str, Any], where: str) -> str | None:
