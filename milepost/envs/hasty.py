@@ -36,7 +36,7 @@ def calc(task: Task, env: Environment) -> Iterator[str]:
 
 
 DESK_SLIPS, DESK_LONG_SLIPS = 0.6, 0.03
-"""Chance of a slip at each change of a record: a quarter of the episodes of 3 to 6 steps succeed, half of those of 15 to 40."""
+"""Chance of a slip at each change: a quarter of the episodes of 3 to 6 steps succeed, half of those of 15 to 40."""
 DESK_FORGETS, DESK_LONG_FORGETS = 0.9, 0.5
 """Of these slips, the share that leaves the change undone; the rest is made to another record. On short days the clerk
 leaves a change undone more often than he makes it right, so that greed copies that as well."""
