@@ -77,7 +77,7 @@ class ModelSection(Section):
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
         "of the working copy that samples and learns; the optimizer's masters are always float32. "
-        "auto: bfloat16 from 20 M parameters on where the hardware multiplies it natively, else float32",
+        "auto: bfloat16 on a GPU from 20 M parameters on, on a CPU that multiplies it natively from 500 M on, else float32",
     )
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "cuda when there is one, else cpu")
     new: NewPolicySection = Field(default_factory=NewPolicySection)

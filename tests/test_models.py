@@ -34,7 +34,7 @@ from transformers import (
 )
 
 from milepost import embedded, models
-from milepost.models import Policy, head_of, load_model, save_policy
+from milepost.models import Policy, default_precision, head_of, load_model, save_policy
 from milepost.policy import make_tokenizer
 from milepost.sections import ModelSection
 from milepost.types import MilepostError, RecipeError
@@ -114,16 +114,14 @@ def test_bfloat16_copy_computes_what_transformers_would_and_masters_keep_float32
     )
 
 
-@pytest.mark.parametrize(("native", "expected"), [(True, "bfloat16"), (False, "float32")])
-def test_auto_precision_is_bfloat16_for_20_million_parameters_where_it_is_native(tmp_path, monkeypatch, native, expected):
+@pytest.mark.parametrize(
+    ("num_parameters", "device", "native", "expected"),
+    [(19_999_999, "cuda", True, "float32"), (20_000_000, "cuda", True, "bfloat16"), (134_515_008, "cpu", True, "float32"),
+     (499_999_999, "cpu", True, "float32"), (500_000_000, "cpu", True, "bfloat16"), (10**10, "cpu", False, "float32")],
+)  # fmt: skip
+def test_auto_precision_by_size_and_hardware(monkeypatch, num_parameters, device, native, expected):
     monkeypatch.setattr("milepost.models.fast_bfloat16", lambda device: native)
-    config = LlamaConfig(**{**SHAPE, "vocab_size": 1_250_000, "num_hidden_layers": 1}, tie_word_embeddings=True)
-    torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(tmp_path / "m")  # 1.25 M rows × 16 = 20 M, and a layer
-    TOKENIZER.save_pretrained(tmp_path / "m")
-    policy = load(tmp_path / "m")
-    assert policy.num_parameters > 20_000_000
-    assert policy.precision == expected
+    assert default_precision(num_parameters, device) == expected
 
 
 def test_dropout_is_off_even_in_train_mode_and_the_config_keeps_its_values(tmp_path):
