@@ -206,8 +206,20 @@ def _show(items: Sequence[Item], found: Sequence[Judged], *, as_json: bool) -> N
     print(f"\n{len(found)} answers: {', '.join(f'{counts[name]} {name}' for name in VERDICTS)}; {readable:.1%} readable")
 
 
+def _read_value(text: str) -> Any:
+    """TOML, or JSON of a table or list, as schemas are written, or else the text itself."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return json.loads(text) if text.lstrip()[:1] in ("{", "[") else text
+    except (ValueError, RecursionError):
+        return text
+
+
 def read_params(kind: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE, of by_row KIND.KEY=VALUE; values are TOML, or else text. Raises RecipeError."""
+    """KEY=VALUE, of by_row KIND.KEY=VALUE; values are TOML or JSON, or else text. Raises RecipeError."""
     if kind == "reasoning_gym":
         raise RecipeError(_NO_GYM)
     if kind not in (*NAMES, BY_ROW):
@@ -219,10 +231,7 @@ def read_params(kind: str, overrides: Sequence[str]) -> dict[str, Any]:
         key, found, text = override.partition("=")
         if not found or not key:
             raise RecipeError(f"{override!r} must look like KEY=VALUE, for example percent=strict")
-        try:
-            value = tomllib.loads(f"v = {text}")["v"]
-        except tomllib.TOMLDecodeError:
-            value = text
+        value = _read_value(text)
         table, name = params, key
         if kind == BY_ROW:
             owner, dot, name = key.partition(".")

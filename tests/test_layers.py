@@ -20,7 +20,7 @@ LAYERS = [
      "sandbox.keeper", "sandbox.main", "sandbox.runs", "sandbox.runtime", "sandbox.probe", "sandbox.cell", "sandbox.pool",
      "verifiers.code_same", "verifiers.code_gold", "verifiers.code",
      "verifiers.around", "verifiers.prose", "verifiers.extract", "verifiers.json_schema", "verifiers.call_formats",
-     "verifiers.call_golds", "verifiers.toolcalls",
+     "verifiers.call_golds", "verifiers.call_foreign", "verifiers.toolcalls",
      "verifiers.countdown", "verifiers.repetition", "verifiers.format",
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_names", "verifiers.math_domain",
      "verifiers.math_scan", "verifiers.math_value",
@@ -66,7 +66,7 @@ TORCH_FREE = [
     "report", "rollout",
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
     "envs.desk", "envs.maze_tasks", "envs.maze", "envs.corridor", "envs.repair", "sandbox.pool",
-    "verifiers.code", "verifiers.math", "verifiers.toolcalls", "verifiers.format", "verifiers.judge",
+    "verifiers.code", "verifiers.math", "verifiers.call_foreign", "verifiers.toolcalls", "verifiers.format", "verifiers.judge",
     "verifiers.reward_model",
     "turn_scorers",
 ]  # fmt: skip

@@ -756,3 +756,21 @@ def test_a_run_says_behind_which_walls_code_is_judged(tmp_path, warm):
     with open_session(recipe, rows=rows, stages=["test"], quiet=True) as session:
         walls = session.run.meta()["sandbox"]
     assert walls.startswith(("namespaces: ", "landlock: ")) and "memory limit" in walls
+
+
+@pytest.mark.parametrize(("functions", "good", "bad", "says"), [
+    (["code"], {"entry_point": "add", "tests": [{"args": [1, 2], "expected": 3}]}, {"prefix": "import no_such_module"},
+     "prefix cannot be run before the answer"),
+    (["code"], {"test_list": ["assert add(1, 2) == 3"]}, {"test_list": ["assert math.floor(add(1, 2)) == 3"]},
+     "test 1 does not judge the function"),
+    (["tool_calls"], {"calls": [{"name": "f", "arguments": {"x": 1}}]}, {"tools": [{"name": "g"}]}, "none of the tools"),
+])  # fmt: skip
+def test_golds_by_which_no_answer_can_be_judged_are_told_with_the_cause(tmp_path, functions, good, bad, says):
+    golds = [{**good, "task": str(number)} for number in range(3)]
+    for num_bad, holds, level in ((3, False, "fault"), (1, True, "warning"), (0, True, None)):
+        rows = [{"prompt": f"Task {i}", "answer": {**one, **(bad if i < num_bad else {})}} for i, one in enumerate(golds)]
+        report = audited(tmp_path, functions, rows, num_tasks=3)
+        found = [finding for finding in report.findings if finding.name == "bad gold"]
+        assert [one.level for one in found] == ([level] if level else []) and report.ok is holds, report.text()
+        assert ("it holds" in report.text()) is holds and all(says in one.example for one in found)
+        assert all(f"by {num_bad} of 3 golds" in one.text for one in found)

@@ -20,6 +20,7 @@ from milepost.verifiers.code import (
     _drive,
     check_gold,
     check_solution,
+    check_tests,
     examine,
     right,
     score,
@@ -303,6 +304,10 @@ def test_every_kind_of_gold_is_read_and_passes_its_own_checks(box: Sandbox, gold
      ({"tests": [{"input": "1", "output": "1"}], "blanks": "none"}, "blanks 'none' is neither"),
      ({"tests": [{"args": 3, "expected": 1}], "entry_point": "f"}, "args must be a list"),
      ({"tests": "assert f(1)", "prefix": "def"}, "prefix is no Python"),
+     ({"tests": [{"input": "1", "output": "1"}], "prefix": "Write it."}, "prefix is no Python"),
+     ({"input_output": "no tests"}, "input_output is text, but not JSON"), ({"input_output": "[1]"}, "not list"),
+     ({"input_output": ""}, "has no tests"), ({"inputs": [["1", 2]], "outputs": ["3"]}, "neither args and expected"),
+     ({"tests": "assert f(1)", "test_imports": [1]}, "test_imports must be a list of lines"),
      ({"tests": [{"args_literal": "f(x)", "expected": 1}], "entry_point": "f"}, "is no Python literal"),
      ({"tests": [{"args": [], "kwargs": [], "expected": 1}], "entry_point": "f"}, "kwargs must be a table")],
 )  # fmt: skip
@@ -467,3 +472,84 @@ def test_a_fence_in_a_docstring_closes_nothing() -> None:
 def test_standard_streams_have_mode_and_name(box: Sandbox) -> None:
     code = "import sys\nassert (sys.stdin.mode, sys.stdout.mode, sys.stdin.name) == ('r', 'w', '<stdin>')\nprint(input())"
     assert paid(box, code, {"inputs": ["5\n"], "outputs": ["5\n"]}) == 1
+
+
+# --- rows as they are -------------------------------------------------------------------------------------------------
+
+PLUS = {"entry_point": "add", "tests": [{"args": [1, 2], "expected": 3}]}
+PLUS_ASSERTED = {"test_list": ["assert add(1, 2) == 3"]}
+
+
+@pytest.mark.parametrize("prompt", ["Write add(a, b).", "Write", "x", "", "'Write add.'", "print('hello')",
+                                    "Write:\n\nimport os", "raise",
+                                    "for each in numbers:", "add(", "[" * 5000, 7, ["Write"]])  # fmt: skip
+@pytest.mark.parametrize("gold", [PLUS, PLUS_ASSERTED])
+def test_a_prompt_in_words_is_never_run(box: Sandbox, prompt: Any, gold: Any) -> None:
+    gold = {"prompt": prompt, **gold}
+    assert check_gold(gold) is None and read_gold(gold).prefix == ""
+    assert [paid(box, f"def add(a, b): return a {sign} b", gold) for sign in "+-"] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("prompt", [
+    "import math", "from math import gcd\n", "def add(a, b):", "def add(a, b):\n    # the sum\n",
+    "def add(a, b):\n    'The sum.'\n",
+    "import math\n\nclass Adder:\n    def add(self):\n", "def one():\n    return 1\n\n\nasync def other():",
+])  # fmt: skip
+@pytest.mark.parametrize("gold", [PLUS, PLUS_ASSERTED])
+def test_a_prompt_that_begins_the_code_goes_before_it(box: Sandbox, prompt: str, gold: Any) -> None:
+    gold = {"prompt": prompt, **gold}
+    assert check_gold(gold) is None and read_gold(gold).prefix == prompt
+    assert [paid(box, f"def add(a, b): return a {sign} b", gold) for sign in "+-"] == [1.0, 0.0]
+    going_on = score(answer="```python\n    return a + b\n```", gold=gold, sandbox=box)["score"]
+    assert going_on == float(prompt.startswith("def add"))
+
+
+SANITIZED = {"prompt": "Write a function for the area.",
+             "code": "import math\ndef area(r):\n    return math.pi * r * r",
+             "test_imports": ["import math"],
+             "test_list": ["assert math.isclose(area(1), math.pi, rel_tol=1e-3)"]}  # fmt: skip
+
+
+def test_the_imports_of_a_row_of_mbpp_run_before_its_tests(box: Sandbox) -> None:
+    right_one = "from math import pi\ndef area(r): return pi * r ** 2"
+    assert check_gold(SANITIZED) is check_solution(SANITIZED, sandbox=box) is None
+    for imports in (["import math"], "import math"):
+        assert paid(box, right_one, {**SANITIZED, "test_imports": imports}) == 1.0
+    both = {**SANITIZED, "test_imports": [], "test_setup_code": "import math"}
+    assert paid(box, right_one, both) == 1.0 and paid(box, right_one.replace("2", "3 * 2"), both) == 0.0
+    assert paid(box, right_one, {**SANITIZED, "test_imports": []}) is None
+
+
+READS = "n = int(input())\nprint(sum(map(int, input().split())))"
+
+
+@pytest.mark.parametrize("tests", [
+    {"inputs": ["3\n1 2 3\n", "1\n5"], "outputs": ["6\n", "5"]},
+    {"inputs": [["3", "1 2 3"], ["1", "5"]], "outputs": [["6"], ["5"]]},
+])  # fmt: skip
+def test_rows_of_apps_as_text_and_as_lists_of_lines(box: Sandbox, tests: Any) -> None:
+    for gold in (
+        tests,
+        {"prompt": "Sum them.", "input_output": json.dumps(tests), "starter_code": ""},
+        {"input_output": tests},
+    ):
+        assert check_gold(gold) is None
+        assert [paid(box, code, gold) for code in (READS, READS.replace("sum", "max"))] == [1.0, 0.0]
+    named = {"question": "q", "input_output": json.dumps({"fn_name": "add", "inputs": [[1, 2]], "outputs": [[3]]})}
+    assert [paid(box, f"def add(a, b): return a {sign} b", named) for sign in "+-"] == [1.0, 0.0]
+    assert read_gold({**PLUS, "input_output": "of another kind"}).kind == "functions"  # tests of its own win
+
+
+@pytest.mark.parametrize(("gold", "says"), [
+    ({"prefix": "import no_such_module", **PLUS}, "prefix cannot be run before the answer: not loaded"),
+    ({"prefix": "import no_such_module", "tests": [{"input": "", "output": "1"}]}, "prefix cannot be run before"),
+    ({"prefix": "import no_such_module", **PLUS_ASSERTED}, "setup or prefix cannot be run"),
+    ({**SANITIZED, "test_imports": []}, "test 1 does not judge the function"), ({"tests": []}, "has no tests"),
+    ({"tests": ["assert add(1, 2) == 3", "assert True"]}, "it never calls it"),
+    (ADD, None), (SUM, None), (ASSERTED, None), (HUMAN_EVAL, None), (MBPP, None), (APPS, None), (LEET, None),
+    (SANITIZED, None),
+    ({"prefix": "import math", **PLUS}, None), ({"prefix": "import math", "tests": [{"input": "", "output": "1"}]}, None),
+])  # fmt: skip
+def test_running_finds_tests_that_cannot_judge_without_a_solution(gold: Any, says: str | None) -> None:
+    found = check_tests(gold)
+    assert found is None if says is None else says in (found or "")

@@ -73,6 +73,21 @@ EQUAL = {
         ("3:00 PM", r"3\text{ PM}"),
         (r"\text{6 p.m.}", "6:00 PM"), ("1A2_{16}", "1A2"), ("DEF_{16}", r"\text{DEF}"), (r"60^\circ", r"60\degree"),
     ],
+    "letters behind numbers": [
+        ("2 m n", "2mn"), ("(2 m+1)^2", "(2m+1)^2"), ("m^{2}-3 m+2", "(m-1)(m-2)"), ("3 n-2 m", "3n-2m"),
+        ("y = 2 m x", "y = 2mx"),
+        ("6 s^2", "6s^2"), (r"\frac{\sqrt3}{4}s^2", r"\frac{\sqrt3}{4} s^{2}"), ("m g h", "mgh"), ("n R T", "nRT"),
+        (r"\frac{1}{2} m v^{2}", r"\frac{mv^2}{2}"), (r"\frac{G M m}{r^{2}}", r"\frac{GMm}{r^2}"),
+        (r"\sqrt{2 g h}", r"\sqrt{2gh}"),
+        ("2^{2 m}", "4^m"), ("9.8 m/s^2", "9.8"), ("-5 m", "-5"), ("2 h", "120 min"), ("5 N", r"5 \text{N}"),
+        ("12 V", "12"),
+        ("9.8", r"9.8 \, \frac{\text{m}}{\text{s}^2}"), ("5", r"5 \frac{\text{W}}{\text{m}^{2}}"),
+    ],
+    "sums of vectors": [
+        (r"\mathbf{i} + 2\mathbf{j} - \mathbf{k}", r"\mathbf{i}+2\mathbf{j}-\mathbf{k}"),
+        (r"3\vec{b} - \vec{a}", r"-\vec a+3\vec b"),
+        (r"\frac12\vec a+\frac12\vec b", r"\frac12(\vec a+\vec b)"), (r"3\hat{i}-4\hat{j}", r"3\mathbf{i}-4\mathbf{j}"),
+    ],
     "other signs for the same": [
         (r"\phi(n)", r"\varphi(n)"), (r"\epsilon", r"\varepsilon"), (r"e^x\sin x", r"\sin x\,e^x"),
         (r"\frac{1}{7}", r"\frac17=0.142857..."), ("1,2,\\ldots,5", r"\{1,2,3,4,5\}"),
@@ -133,6 +148,14 @@ DIFFERENT = {
         ("3:30 PM", "3 PM"),
         ("1A2_{16}", "1A3"), (r"\text{July 4, 1776}", "July 4, 1777"), ("3:4:5", r"\frac{3}{4}"),
     ],
+    "letters behind numbers": [
+        ("2 m n", "2"), ("3 m g", "3"), (r"\frac{3}{2} m g", r"\frac32"), (r"\frac{1}{2} m v^{2}", r"\frac12"),
+        ("m g h", "mgm"),
+        (r"\frac{\sqrt3}{4} s^2", r"\frac{\sqrt3}{4}"), (r"\frac{1}{2} g", r"\frac12"), ("2 m n", "2 m"),
+        ("5 m", "5 s"),
+        (r"9.8 \text{ m/s}^2", r"9.8 \frac{\text{m}}{\text{s}}"),
+    ],
+    "sums of vectors": [(r"2\vec{a}", "2"), (r"5\mathbf{k}", "5"), (r"3\vec{b} - \vec{a}", r"3\vec a-\vec b")],
     "other signs for the same": [
         (r"\frac{1}{7}", r"\frac17=0.142858..."), ("1,2,\\ldots,5", "1,2,5"),
         (r"\begin{pmatrix}1\\-2\end{pmatrix}", "(-2,1)^T"),
@@ -191,6 +214,11 @@ def test_options_one_below_the_other_choose_none():
 )  # fmt: skip
 def test_displays_and_bold_numbers_answer(text):
     assert value(text, "18") == 1 and value(text, "1") == value(text, "8") == 0
+
+
+def test_a_tag_may_say_which_answer_it_is():
+    assert value("<answer>The answer is C</answer>", "C") == value(r"\boxed{\text{The correct answer is C.}}", "C") == 1
+    assert value("<answer>The answer is D</answer>", "C") == value("<answer>The answer is not C</answer>", "C") == 0
 
 
 def test_a_power_is_not_taken_for_bold():

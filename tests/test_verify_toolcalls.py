@@ -723,3 +723,80 @@ def test_tables_of_many_forms_are_gone_through_key_by_key():
     for _ in range(3000):
         deep = [deep]
     assert "nested too deeply" in check_gold([{"f": {"a": [deep]}}])
+
+
+@pytest.mark.parametrize(("text", "others", "never"), [
+    ("C Major", ["c major", "C_major", "CMajor"], ["C Minor", "C# Major", ""]),
+    ("without_joker", ["without joker", "Without Joker"], ["with_joker", "without-joker"]),
+    ("Jan.28,2021", ["Jan 28, 2021", "jan. 28 2021"], ["Jan 28, 2022", "Jan 2, 82021", "Jan 282021"]),
+    ("Apple Inc.", ["apple inc"], ["Apple"]), ("3**2", ["3 ** 2"], ["32", "3*2"]), ("a-b", ["A-B"], ["ab", "a b"]),
+    ("1.5", [" 1.5 ", "1.5."], ["15", "1 5", "1,5", ".15"]), (".5", [" .5"], ["5"]), ("12.5, 4", ["12.5,4"], ["12.54"]),
+    ("_", [], ["", ".", " "]), ("San Francisco, CA", ["san francisco CA", "San Francisco,CA"], ["San Francisco"]),
+])  # fmt: skip
+def test_how_the_texts_of_bfcl_are_spelt_does_not_count(text, others, never):
+    for wrap in (lambda one: one, lambda one: ["x", one], lambda one: {"in": one}, lambda one: [{"in": [one]}]):
+        inner = wrap(text)
+        lists = {"in": [text]} if isinstance(inner, dict) else [{"in": [[text]]}] if inner == [{"in": [text]}] else inner
+        gold = bfcl({"p": [lists]})
+        assert check_gold(gold) is None
+        for one in (text, *others):
+            assert score(answer=made({"p": wrap(one)}), gold=gold)["score"] == 1, one
+        for one in never:
+            assert score(answer=made({"p": wrap(one)}), gold=gold)["score"] == 0, one
+
+
+def test_texts_of_own_golds_and_of_enums_are_exact():
+    gold = [{"name": "f", "arguments": {"p": "C Major"}, "any": {"p": ["C Maj"]}}]
+    for text, paid in (("C Major", 1), ("C Maj", 1), ("C major", 0), ("C_Maj", 0)):
+        assert score(answer=made({"p": text}), gold=gold)["score"] == paid
+    among = bfcl({"p": ["whole"]}, {"p": {"type": "string", "enum": ["whole", "half"]}})
+    assert [score(answer=made({"p": text}), gold=among)["score"] for text in ("whole", "Whole", "half")] == [1, 0, 0]
+    default = bfcl({"p": [1], "q": ["", "cm"]}, {"p": {"type": "integer"}, "q": {"type": "string", "default": "Square m"}})
+    for text, paid in (("square_m", 1), ("CM", 1), ("m", 0)):
+        assert score(answer=made({"p": 1, "q": text}), gold=default)["score"] == paid
+
+
+# --- no call is right -------------------------------------------------------------------------------------------------
+
+IDLE = {"tools": [{"name": "get_weather", "parameters": {"type": "object", "required": ["location"],
+                   "properties": {"location": {"type": "string"}}}}, {"name": "stop"}, {"name": "music.mix"}],
+        "calls": []}  # fmt: skip
+PARIS = '{"name": "get_weather", "arguments": {"location": "Paris"}}'
+WRITTEN = [
+    PARIS, PARIS.replace("arguments", "parameters"), f"Sure: {PARIS}", f"```json\n{PARIS}\n```", f"```\n[{PARIS}]\n```",
+    f"<function_call>{PARIS}</function_call>", f"<tool_call>\n{PARIS}\n</tool_call>", f"[TOOL_CALLS] [{PARIS}]",
+    "<tool_call>\n<function=get_weather>\n<parameter=location>\nParis\n</parameter>\n</function>\n</tool_call>",
+    '<invoke name="get_weather">', "<tool_call>get_weather\n<arg_key>location</arg_key>", 'get_weather(location="Paris")',
+    'I look.\nget_weather(location="Paris")\nDone.', '[get_weather(location="Paris")]', '`get_weather("Paris")`', "stop()",
+    '```tool_code\nget_weather(\n    location="Paris",\n)\n```', "music.mix(length=3)", 'found = get_weather("Paris")',
+    '<|python_tag|>get_weather.call(location="Paris")', '[TOOL_CALLS]get_weather[ARGS]{"location": "Paris"}',
+    'Action: get_weather\nAction Input: {"location": "Paris"}', '{"action": "get_weather", "action_input": "Paris"}',
+    '{"tool_calls": [{"type": "function", "function": {"name": "get_weather", "arguments": "{}"}}]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("text", WRITTEN)
+def test_where_no_call_is_right_one_in_another_format_is_a_call(text, format):
+    verdict = score(answer=text, gold=IDLE, format=format)
+    assert verdict["score"] == 0 and ("made 1" in verdict["compared"] or any("fault/" in key for key in verdict["parts"]))
+    assert score(answer=f"<think>{text}</think>No tool is needed.", gold=IDLE, format=format)["score"] == 1
+    assert score(answer="Hello.", gold=IDLE, format=format, credit="name")["score"] == 1
+    assert score(answer=text, gold=IDLE, format=format, credit="name")["score"] == 0
+
+
+@pytest.mark.parametrize("text", [
+    "No tool is needed.", "I could call get_weather, but you only said hello.", "get_weather(location) gets the weather.",
+    "get_weather(location)", 'Write `get_weather(location="Paris")` for that.', "I must stop (now).", "stop (now)",
+    "get_weather",
+    'The tool is {"kind": "tool", "name": "get_weather", "description": "It rains."}', "print('get_weather')",
+    "other(1)", "2 (3)",
+    'Its schema:\n{"function": "get_weather", "parameters": {"type": "object", "properties": {"location": {}}}}',
+    '{"kind": "person", "name": "Anna", "arguments": {}}', "stop(", "(" * 3000, '{"' * 20_000, "<function=" * 3000,
+    "\n".join(["f(1)"] * 3000),
+])  # fmt: skip
+def test_where_no_call_is_right_prose_about_a_tool_is_none(text):
+    begun = time.monotonic()
+    verdict = score(answer=text, gold=IDLE)
+    assert verdict["score"] == 1 and verdict["extractable"] and time.monotonic() - begun < 2
+    assert score(answer=text, gold=[])["score"] == 1  # no tools are known

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Literal
 
 from milepost.env import EnvSpec
 from milepost.health.attacks import (
@@ -42,7 +43,7 @@ from milepost.reward_spec import EnvGrader
 from milepost.tasks import TaskSet, load_tasks, rank
 from milepost.types import RecipeError, Reward, Task
 from milepost.verifiers import labelled
-from milepost.verifiers.kinds import BY_ROW, KINDS, SERVED
+from milepost.verifiers.kinds import BY_ROW, KINDS, SERVED, module_of
 from milepost.workers import Call, WorkerPool
 
 SECONDS = 600.0
@@ -87,12 +88,39 @@ def audit(grader: Grader, recipe: Recipe, tasks: Sequence[Task], *, seconds: flo
     audit_ = _Audit(grader, recipe, seconds)
     with _on_trial(grader):
         audit_.run(judged, _rendered(judged, grader.section.timeout_seconds))
+    audit_.notes += _unjudged(judged[: max(1, audit_.num_tasks)], audit_.tried, grader.section.timeout_seconds)
     if all(one.name in STYLED and task.answer is None for task, one in judged):
         text = f"success depends on no gold: {_short(judge)} judges how an answer is written, and the tasks have none"
         audit_.notes.append(Finding("note", SWAPPED, text))
     kinds = tuple(dict.fromkeys(_short(one) for _, one in judged))
     found = findings_of(audit_.tried, several=recipe.reward.several_answers)
     return AuditReport(kinds, audit_.num_tasks, tuple(rows_of(audit_.tried)), (*found, *audit_.notes))
+
+
+def _unjudged(judged: Sequence[Judged], tried: Sequence[Tried], seconds: float) -> Iterator[Finding]:
+    """Golds by which no answer can be judged: that they pay for none is no proof. Of code the tests are run."""
+    refused = {one.task for one in tried if one.reward.cause == "bad_gold" and one.attack.name != SWAPPED}
+    found: defaultdict[str, list[Judged]] = defaultdict(list)
+    causes: dict[str, str] = {}
+    for task, judge in judged:
+        name = _short(judge)
+        problem = module_of("code").check_tests(task.answer, **judge.params) if judge.name == "code" else None
+        if problem or task.key in refused:
+            found[name].append((task, judge))
+            if name not in causes:
+                causes[name] = " ".join((problem or _why(task, judge, seconds)).split())
+    for name, some in found.items():
+        num = sum(_short(judge) == name for _, judge in judged)
+        level: Literal["fault", "warning"] = "fault" if len(some) == num else "warning"
+        said = f"{name}: by {len(some)} of {num} golds no answer can be judged"
+        yield Finding(level, "bad gold", said, f"task {some[0][0].key}: {causes[name]}")
+
+
+def _why(task: Task, judge: Scorer, seconds: float) -> str:
+    asked = {"kind": judge.name, "gold": task.answer, "params": dict(judge.params)}
+    with WorkerPool(1) as pool:
+        [answer] = pool.map([Call("milepost.verifiers.kinds:examine_gold", asked, seconds)])
+    return str(answer.value or answer.failure or "bad_gold")
 
 
 def _short(judge: Scorer) -> str:

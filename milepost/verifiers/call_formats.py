@@ -37,6 +37,7 @@ FAULTS: dict[str, str] = {
     "schema": "the arguments do not fit the tool's schema",
     "too_deep": "the call is nested too deeply",
     "too_many": "more calls than are read",
+    "other_format": "a tool is called in another format, where none must be called",
 }
 UNREADABLE = ("not_json", "incomplete", "several_objects", "no_name")
 MAX_CALLS = 64

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ LEFT_OUT = _LeftOut()
 
 @dataclass(frozen=True)
 class Table:
-    """A table with these keys alone, each in one of its forms: a JSON value, a Table, a Row or LEFT_OUT."""
+    """A table with these keys alone, each in one of its forms: a JSON value, a Table, a Row, a Loose or LEFT_OUT."""
 
     forms: Mapping[str, tuple[Any, ...]]
 
@@ -45,6 +46,13 @@ class Row:
     """A list with these forms in its places."""
 
     forms: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Loose:
+    """A text of BFCL's golds. How it is spelt does not count (`_spelling`)."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,33 @@ def meets(value: Any, form: Any) -> bool:
         )  # fmt: skip
     if isinstance(form, Row):
         return isinstance(value, (list, tuple)) and len(value) == len(form.forms) and all(map(meets, value, form.forms))
+    if isinstance(form, Loose):
+        return isinstance(value, str) and (value == form.text or _spelling(value) == _spelling(form.text) != "")
     return form is not LEFT_OUT and same_json(value, form)
+
+
+_GAP = re.compile(r"[\s_,]+")
+_STOP = re.compile(r"(?<=[^\W\d_])\.|\.(?!\d)")
+
+
+def _spelling(text: str) -> str:
+    """What counts of a text as BFCL's golds mean it: not case, blanks, _ and commas, nor full stops outside numbers.
+
+    Between two digits a gap stays one, whatever it is made of: "28,2021" is "28, 2021", and "12.5, 4" is not "12.54".
+    """
+    text = _STOP.sub(" ", text.casefold())
+    return re.sub(r"(?<!\d) | (?!\d)", "", _GAP.sub(" ", text))
+
+
+def loosened(value: Any) -> Any:
+    """The form of one of BFCL's values whose texts need not be spelt alike."""
+    if isinstance(value, str):
+        return Loose(value)
+    if isinstance(value, (list, tuple)):
+        return Row(tuple(map(loosened, value)))
+    if isinstance(value, Mapping):
+        return Table({key: (loosened(one),) for key, one in value.items()})
+    return value
 
 
 def example(form: Any) -> Any:
@@ -96,7 +130,7 @@ def example(form: Any) -> Any:
     if isinstance(form, Row):
         return [example(one) for one in form.forms]
     if not isinstance(form, Table):
-        return form
+        return form.text if isinstance(form, Loose) else form
     made = {}
     for key, forms in form.forms.items():
         nothing = LEFT_OUT if LEFT_OUT in forms else None
@@ -272,7 +306,7 @@ def _choices(key: str, choices: Sequence[Any], schema: Any, root: Any) -> tuple[
         else:
             found += [form for form in _forms(value, rule, root) if misfit(example(form), rule, root) is None]
     if LEFT_OUT in found and (default := _default(rule, root)) is not LEFT_OUT:
-        found.append(default)
+        found.append(loosened(default))
     return tuple(found)
 
 
@@ -285,14 +319,14 @@ def _forms(value: Any, rule: Any, root: Any) -> list[Any]:
         each = [_forms(one, first[at] if at < len(first) else rest, root) for at, one in enumerate(value)]
         return [Row(tuple(one[0] for one in each))] if all(each) else []
     if not isinstance(value, Mapping) or not value or not all(isinstance(inner, list) for inner in value.values()):
-        return [settled(value, rule, root)]
+        return [loosened(settled(value, rule, root))]
     forms = {key: _choices(key, inner, rules, root) for key, inner in value.items()}
     return [Table({**_defaults_as_forms(rules, root, forms), **forms})] if all(forms.values()) else []
 
 
 def _defaults_as_forms(schema: Any, root: Any, known: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     filled = settled({}, schema, root) if isinstance(schema, Mapping) else {}
-    return {key: (LEFT_OUT, value) for key, value in filled.items() if key not in known}
+    return {key: (LEFT_OUT, loosened(value)) for key, value in filled.items() if key not in known}
 
 
 def _rule_of(key: str, rules: Mapping[str, Any]) -> Any:

@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 from milepost.sandbox.pool import Sandbox
 from milepost.sandbox.runs import Limits, Ran, Run, calls, checks, program
-from milepost.verifiers.code_gold import BadGold, Extraction, Problem, extract_code, read_gold, refuse_what_cannot_compile
+from milepost.verifiers.code_gold import BadGold, Extraction, Problem, closed, extract_code, read_gold, refuse_uncompilable
 from milepost.verifiers.code_same import same, same_text, spelt
 
 # --- judging --------------------------------------------------------------------------------------------------------
@@ -69,6 +69,8 @@ def _with_prefix(prefix: str, code: str) -> str:
         prefix = f"from typing import {', '.join(names)}\n{prefix}"
     if not prefix:
         return code
+    if code.lstrip("\n")[:1] not in (" ", "\t"):  # the answer begins anew instead of going on in the prefix' last function
+        prefix = closed(prefix)
     first = "".join(line + "\n" for line in re.findall(r"^from __future__ import [^\n]*", code, re.MULTILINE))
     rest = re.sub(r"^from __future__ import [^\n]*", "", code, flags=re.MULTILINE)
     return f"{first}{prefix}{'' if prefix.endswith(chr(10)) else chr(10)}{rest}"
@@ -140,7 +142,7 @@ def _judge_programs(problem: Problem, code: str, limits: Limits, stop_early: boo
 
 
 def _judge_assertions(problem: Problem, code: str, limits: Limits, stop_early: bool) -> _Judging:
-    setup = "\n".join((problem.prefix, problem.setup))
+    setup = "\n".join((closed(problem.prefix), problem.setup))
     own = replace(_room(limits, *problem.tests), idle_seconds=None, stop_at_output=False)
     [ran] = yield [checks(code, problem.entry, problem.tests, setup, own, problem.in_place)]
     if ran.other is not None:
@@ -305,10 +307,37 @@ def check_gold(gold: Any, **params: Any) -> str | None:
     """What is wrong with the tests, without running anything."""
     comparison = {name: params[name] for name in ("rel_tol", "abs_tol", "exact_types", "blanks") if name in params}
     try:
-        refuse_what_cannot_compile(read_gold(gold, **comparison))
+        refuse_uncompilable(read_gold(gold, **comparison))
     except (BadGold, ValueError, TypeError) as error:
         return str(error)
     return None
+
+
+_PROBE = "def probe():\n    return 0\n"
+
+
+def check_tests(gold: Any, *, memory_mb: int = 256, packages: Sequence[str] = (), allow_plain: bool = False,
+                **params: Any) -> str | None:  # fmt: skip
+    """What running shows without a right answer: tests that cannot judge any, or a prefix that lets none run."""
+    try:
+        problem = read_gold(gold)
+        code = _PROBE
+        if problem.kind == "assertions":
+            code = _defining(problem.entry, f"{problem.entry.rpartition('.')[2]}(*args, **kwargs)", "raise KeyError", "")
+        elif problem.prefix:
+            problem = replace(
+                problem, kind="functions", entry="probe", tests=({"args": [], "expected": 0},), visible=(True,)
+            )
+        else:
+            return None
+        sandbox = shared_sandbox(memory_mb, tuple(packages), allow_plain)
+        [outcomes] = _drive([_judge(problem, code, Limits(memory_mb=memory_mb), True, False)], sandbox)
+    except BadGold as error:
+        return str(error)
+    if isinstance(outcomes, Exception):
+        return str(outcomes) if isinstance(outcomes, BadGold) else None
+    broken = code == _PROBE and not outcomes[0].passed
+    return f"prefix cannot be run before the answer: {outcomes[0].text}" if broken else None
 
 
 def check_solution(gold: Any, **params: Any) -> str | None:

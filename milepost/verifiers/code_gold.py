@@ -26,6 +26,8 @@ class BadGold(ValueError):
 
 
 _RULE = Rule()
+_TESTS = ("inputs", "outputs", "tests", "test_list", "test")
+_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def read_gold(gold: Any, *, rel_tol: float | None = None, abs_tol: float | None 
             raise BadGold("the gold is text, but not JSON") from None
     if not isinstance(gold, Mapping):
         raise BadGold(f"a gold for code is a table with tests, not {type(gold).__name__}")
+    gold = _unpacked(gold)
     tests = _list_tests(gold)
     if not tests:
         raise BadGold("the gold has no tests")
@@ -81,8 +84,8 @@ def read_gold(gold: Any, *, rel_tol: float | None = None, abs_tol: float | None 
         tuple(_literals(plain[i]) for i in order),
         tuple(shown[i] for i in order),
         _entry(gold, kind, plain),
-        prefix=_first(gold, "prefix", "prompt"),
-        setup=_first(gold, "setup", "test_setup_code"),
+        prefix=_prefix(gold),
+        setup=_setup(gold),
         solution=_first(gold, "solution", "canonical_solution", "code"),
         in_place=bool(gold.get("in_place")),
         wrapped=kind == "functions" and _all_wrapped(gold),
@@ -103,6 +106,58 @@ def _first(gold: Mapping[str, Any], *names: str) -> str:
     return next((str(gold[name]) for name in names if gold.get(name)), "")
 
 
+def _unpacked(gold: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the tests that rows of APPS and TACO hold as JSON text in `input_output`."""
+    packed = gold.get("input_output")
+    if not packed or any(gold.get(name) for name in _TESTS):
+        return gold
+    if isinstance(packed, str):
+        try:
+            packed = json.loads(packed)
+        except (ValueError, RecursionError):
+            raise BadGold("input_output is text, but not JSON") from None
+    if not isinstance(packed, Mapping):
+        raise BadGold(f"input_output must hold a table with inputs and outputs, not {type(packed).__name__}")
+    return {**gold, **packed}
+
+
+def _prefix(gold: Mapping[str, Any]) -> str:
+    """`prefix` is code by its name. A row's prompt is a task in words, unless it begins the code as HumanEval's does."""
+    prompt = gold.get("prompt")
+    return _first(gold, "prefix") or (prompt if isinstance(prompt, str) and _begins_code(prompt) else "")
+
+
+def _begins_code(text: str) -> bool:
+    """Whether it is Python that defines or imports something. The word "Write" is Python as well, and does neither."""
+    try:
+        return any(isinstance(node, _DEFINES) for node in ast.parse(closed(text)).body)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+
+
+def closed(text: str) -> str:
+    """With a body for a last function that has none yet, as in a prompt to go on from; else as it is."""
+    indents = re.findall(r"^([ \t]*)\S", text, re.MULTILINE)
+    deeper = f"{text.rstrip()}\n{indents[-1] if indents else ''}    pass\n"
+    for one in (text, deeper):
+        try:
+            ast.parse(one)
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            continue
+        return one
+    return text
+
+
+def _setup(gold: Mapping[str, Any]) -> str:
+    """What runs before assertions: the imports of MBPP's rows stand in a list of their own."""
+    imports = gold.get("test_imports") or ()
+    if isinstance(imports, str):
+        imports = [imports]
+    if not isinstance(imports, Sequence) or not all(isinstance(line, str) for line in imports):
+        raise BadGold("test_imports must be a list of lines of Python")
+    return "\n".join([*imports, *filter(None, [_first(gold, "setup", "test_setup_code")])])
+
+
 def _list_tests(gold: Mapping[str, Any]) -> list[Any]:
     if "inputs" in gold and "outputs" in gold:
         inputs, outputs = gold["inputs"], gold["outputs"]
@@ -110,10 +165,17 @@ def _list_tests(gold: Mapping[str, Any]) -> list[Any]:
             raise BadGold("inputs and outputs must be lists, one entry per test")
         if len(inputs) != len(outputs):
             raise BadGold(f"the gold has {len(inputs)} inputs but {len(outputs)} outputs")
-        names = ("args", "expected") if gold.get("fn_name") or gold.get("entry_point") else ("input", "output")
-        return [dict(zip(names, pair)) for pair in zip(inputs, outputs)]
+        if gold.get("fn_name") or gold.get("entry_point"):
+            return [dict(zip(("args", "expected"), pair)) for pair in zip(inputs, outputs)]
+        return [dict(zip(("input", "output"), map(_joined, pair))) for pair in zip(inputs, outputs)]
     tests = gold.get("tests", gold.get("test_list", gold.get("test", [])))
     return [tests] if isinstance(tests, str) else list(tests) if isinstance(tests, Sequence) else []
+
+
+def _joined(lines: Any) -> Any:
+    """A program's input or output that is given as a list of lines, as some rows of APPS and TACO have it."""
+    is_list = isinstance(lines, (list, tuple)) and all(isinstance(line, str) for line in lines)
+    return "\n".join(lines) if is_list else lines
 
 
 def _all_wrapped(gold: Mapping[str, Any]) -> bool:
@@ -183,9 +245,9 @@ def _parse(text: str, what: str) -> ast.Module:
         raise BadGold(f"{what} is no Python: {error}") from None
 
 
-def refuse_what_cannot_compile(problem: Problem) -> None:
+def refuse_uncompilable(problem: Problem) -> None:
+    _parse(closed(problem.prefix), "prefix")
     if problem.kind == "assertions":  # what a test of another kind holds is data
-        _parse(problem.prefix, "prefix")
         _parse(problem.setup, "setup")
         for number, test in enumerate(problem.tests, 1):
             _parse(test, f"test {number}")

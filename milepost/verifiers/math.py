@@ -90,8 +90,11 @@ def _judge(gold: Gold, text: str, policy: Policy) -> tuple[bool, bool]:
     if gold.choice and (chosen := verdict(gold.choice, text)) is not None:
         value = labelled(text, words=True) if chosen and gold.choice.rest else None  # (E) 13 is not (E) 12
         return (chosen, True) if value is None else _judge(gold, value, policy)
+    if gold.choice and (rest := led_in(text)) and (chosen := verdict(gold.choice, rest)) is not None:
+        return chosen, True  # The answer is C
     if len(text) > MAX_ANSWER_CHARACTERS:
         return False, False
+    text = _apart(text, gold.tree)
     if gold.tree is not None and gold.tree[0] == "word" and as_word(rf"\text{{{unwrap(plain(text))}}}") == gold.tree[1]:
         return True, True  # March 3
     if gold.tree is not None and gold.tree[0] == "base" and re.sub(r"\\text|[{}]", "", plain(text)).upper() == gold.tree[1]:
@@ -117,6 +120,16 @@ def _judge(gold: Gold, text: str, policy: Policy) -> tuple[bool, bool]:
     pairs = [(one, answers[0]) for one in golds] + [(golds[0], one) for one in answers[1:]]
     right = any(same(one, another, policy) for one, another in pairs)
     return right, answer[0] != "word" or gold.tree[0] in ("word", "sym")
+
+
+_RUN = re.compile(r"\\text\w*\s*\{[^{}]*\}|\\[A-Za-z]+|(?<![A-Za-z])[A-Za-z]{3,4}(?![A-Za-z])")
+
+
+def _apart(text: str, tree: Node | None) -> str:
+    """With the letters of mgh apart, where the gold is made of these symbols: else it is a word."""
+    if tree is None or tree[0] in ("word", "sym") or len(names := symbols(tree)) < 3:
+        return text
+    return _RUN.sub(lambda run: " ".join(run[0]) if run[0].isalpha() and {*run[0]} <= names else run[0], text)
 
 
 def _judge_foreign(gold: Gold, text: str) -> tuple[bool, bool]:

@@ -487,9 +487,12 @@ _MAY_SCALE = re.compile(r"[kKMB](?![^\s])")
 
 
 def _as_product(node: Node) -> Node:
-    """2 m beside 2m or m + n: the letter is a symbol there."""
-    one_letter = node[0] == "unit" and len(node) == 3 and len(node[2]) == 1 and node[2].isalpha()
-    return ("*", node[1], ("sym", node[2])) if one_letter else node
+    """2 m beside 2m or m + n: the letter is a symbol there, and in 6 s^2 its power."""
+    found = re.fullmatch(r"([A-Za-z])(?:\^(\d))?", node[2]) if node[0] == "unit" and len(node) == 3 else None
+    if not found:
+        return node
+    letter: Node = ("sym", found[1])
+    return ("*", node[1], ("^", letter, ("num", Fraction(int(found[2])))) if found[2] else letter)
 
 
 def _split(node: Node) -> tuple[Node, Unit | None]:

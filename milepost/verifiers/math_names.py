@@ -16,7 +16,7 @@ _NAME = re.compile(
     r"""
     (?:m~?)? \\angle ~? \{? (?:[A-Z]{1,3}|\d) \}?                               # \angle ABC, m\angle B
   | [A-Z]{2,4} | \|[A-Z]{2}\| | \[[A-Z]{3,6}\]                                  # AB, |AB|, [ABC]
-  | \\?\| (?: \\text\{[^{}]+\} | [zw] ) \\?\|                                   # |\vec a|, |z|
+  | \\?\| (?: \\(?:text|vec)\{[^{}]+\} | [zw] ) \\?\|                                   # |\vec a|, |z|
   | [A-Za-z]_ \{? (?: \\triangle~?[A-Z]{0,3} | \\text\{[^{}]*\} | \\?[a-z]{2,12} ) \}?     # S_{\triangle ABC}, x_{\max}
   | [A-DFGHJLN-Wa-df-hjlo-w] (?:\^\{?-1\}?|')* \( (?![A-Za-z]\)) [^()=<>]+ \)   # f(3), p(7): not k(3), x(3)
   | [fghFGHy] (?:\^\{?-1\}?|'+) (?:\([A-Za-z]\))?                               # f^{-1}(x), f'(x), y'

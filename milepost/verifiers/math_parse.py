@@ -191,6 +191,8 @@ class _Reader(Scanner):
         return ("/", left, self.sum()) if self.take(r"\over") else left
 
     def product(self) -> Node:
+        self.space()
+        start = self.at
         left = last = self.factor()
         while True:
             if symbol := self.take("*", "/", r"\times", r"\cdot", r"\div"):
@@ -198,7 +200,7 @@ class _Reader(Scanner):
                 right = self.signed()
                 self.depth -= 1
                 left = ("/" if symbol in ("/", r"\div") else "*", left, right)
-            elif (unit := self.unit(left)) is not None:
+            elif (unit := self.unit(left, start)) is not None:
                 left = unit
             elif self.follows() or (self.peek().isdigit() and (last[0] == "!" or self.power_follows(last))):  # 5!7!
                 last = self.factor()
@@ -225,7 +227,7 @@ class _Reader(Scanner):
             return False
         if symbol.startswith("\\"):
             return symbol in SYMBOLS or symbol[1:] in FUNCTIONS or symbol in (
-                r"\frac", r"\pi", r"\sqrt", r"\text", r"\binom", r"\lfloor", r"\lceil", r"\infty", r"\lvert",
+                r"\vec", r"\frac", r"\pi", r"\sqrt", r"\text", r"\binom", r"\lfloor", r"\lceil", r"\infty", r"\lvert",
             )  # fmt: skip
         if symbol.isalpha():
             return self.word() not in ("or", "and", "U") or self.word() == "U"
@@ -379,7 +381,7 @@ class _Reader(Scanner):
         if name == r"\text":
             return self.text_command()
         if name in (r"\overline", r"\vec", r"\widehat") and (
-            letters := re.compile(r"\s*\{\s*([A-Za-z]{1,3})\s*\}").match(self.text, self.at)
+            letters := re.compile(r"\s*\{\s*([A-Za-z]{1,3}|0)\s*\}").match(self.text, self.at)
         ):
             self.at = letters.end()
             return ("sym", f"{name}{{{letters[1]}}}")

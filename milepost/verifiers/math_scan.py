@@ -66,6 +66,11 @@ _FOREIGN_UNIT = re.compile(
 )
 """A closed list: other words of these languages may say anything, as 不 does."""
 _MONEY_BEHIND = re.compile(r"\s*(?:\\text\s*\{\s*([$€£¥¢])\s*\}|([$€£¥¢])(?!\s*\d))")
+_ONE_UNIT = re.compile(r"[A-Za-z](?:\^-?\d)?(?: ?[/*.] ?[A-Za-z]{1,3}(?:\^-?\d)?)*")
+_STANDS_BEFORE = re.compile(
+    r"(?:\A|[=,;({\[<>]|\\(?:approx|le|ge|leq|geq|lt|gt|in)|\b(?:or|and)|\\text\s*\{\s*(?:or|and)\s*\})\s*-?\s*\Z"
+)
+_STANDS_BEHIND = re.compile(r"\s*(?:\Z|[,;=)\]<>]|\\(?:approx|le|ge|text|lor|[}\\])|(?:or|and)\b)")
 _PLAIN_UNIT = re.compile(r"[A-Za-zµμ][A-Za-zµμ.^0-9/ *²³{}-]*$")
 
 
@@ -261,6 +266,12 @@ class Scanner:
         before = self.text[: self.at].rstrip("0123456789,").rstrip()
         return not before or before[-1] not in "/^_.}"
 
+    def is_quantity(self, value: Node, start: int, stop: int, name: str) -> bool:
+        """Whether a letter behind a number may be a unit: 4 s and 5 m/s alone, but no factor as in 2 m n or 3 n - 2 m."""
+        if value[0] != "num" or self.depth > 1 or not _ONE_UNIT.fullmatch(name):
+            return False
+        return bool(_STANDS_BEFORE.search(self.text[:start])) and bool(_STANDS_BEHIND.match(self.text, stop))
+
     def several_units(self, value: Fraction) -> Node | None:
         """1 hour 30 minutes, 5 ft 6 in: known units of one kind, each less than one of the unit before it."""
         first = _UNIT_NAME.match(self.text, self.at)
@@ -280,8 +291,11 @@ class Scanner:
         self.at = at
         return ("unit", ("num", value), name, True)
 
-    def unit(self, value: Node) -> Node | None:
-        """A unit that ends the text or the item, after a number: 10 cm, 5 m/s^2, 18 apples, 3 \\text{ cm}^2."""
+    def unit(self, value: Node, start: int) -> Node | None:
+        """A unit that ends the text or the item, after a number: 10 cm, 5 m/s^2, 18 apples, 3 \\text{ cm}^2.
+
+        start: where the number begins.
+        """
         if value[0] not in ("num", "neg", "/", "^", "*", "paren"):
             return None
         if value[0] == "num" and (several := self.several_units(value[1])) is not None:
@@ -313,6 +327,8 @@ class Scanner:
         if any(w.lower() in _NO_UNITS or w in functions for w in words) or len(words) > 4:
             return None
         if _NO_UNIT_ALONE.fullmatch(name):
+            return None
+        if not texted and len(words[0]) == 1 and not self.is_quantity(value, start, stop, name):
             return None
         if not texted and not spaced and len(words[0]) < 2:
             return None

@@ -54,7 +54,7 @@ def plain(text: str) -> str:
     text = re.sub(r"(?<!\\)\{([^{}\\]*)\\over(?![A-Za-z])([^{}\\]*)\}", r"\\frac{\1}{\2}", text)
     text = re.sub(r"(?<!\\)\{([^{}\\]*)\\choose(?![A-Za-z])([^{}\\]*)\}", r"\\binom{\1}{\2}", text)
     text = re.sub(r"\\([ij])math(?![A-Za-z])", r" \1", text)
-    text = _VECTOR.sub(lambda m: rf"\text{{{next(filter(None, m.groups()))}}}", text)
+    text = _VECTOR.sub(lambda m: rf"\vec{{{next(filter(None, m.groups()))}}}", text)
     text = _FONTS.sub(r"\\text{", _BARE_FONT.sub(r"\\text{\1}", text))
     text = _date(_DAY_FIRST.sub(r"\2 \1", _ORDINAL.sub(r"\1", text)))
     text = _MINUTES.sub(_degrees, _BASE_DIGITS.sub(r"\1", _MONEY.sub(_currency, text)))
@@ -68,7 +68,7 @@ def plain(text: str) -> str:
     text = _CHOICES.sub(lambda m: f" {', '.join(re.findall(r'[A-J](?![a-z])', m[1]))} ", text)
     text = re.sub(r"\\text\s*\{\s*\(([A-Za-z ]{2,})\)\s*\}", r"\\text{ \1}", text)
     text = re.sub(rf"\\text\s*\{{\s*({_SCALE})\s+([A-Za-z][^{{}}]*)\}}", r"\\text{\1} \\text{\2}", text)
-    text = re.sub(r"\\frac\s*\{\s*\\text\{([A-Za-z ]+)\}\s*\}\s*\{\s*\\text\{([A-Za-z ]+)\}\s*\}", r"\\text{\1/\2}", text)
+    text = _UNIT_FRACTION.sub(lambda m: rf"\text{{{m[1]}{m[2] or ''}/{m[3]}{(m[4] or '').translate(_NO_BRACES)}}}", text)
     text = _TEMPERATURE.sub(lambda m: rf"\text{{ {_SCALES[next(filter(None, m.groups()))[0].upper()]}}}", text)
     text = text.replace(r"\langle", "(").replace(r"\rangle", ")")
     text = _PROGRESSION.sub(_spelt, _numbers(text))
@@ -88,6 +88,10 @@ def plain(text: str) -> str:
 _INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200e\u2060-\u2064\ufeff]+")
 _SCALE = "hundred|thousand|million|billion|trillion|dozen|quadrillion|lakh|crore"
 _SIZES = r"tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge"
+_NO_BRACES = str.maketrans("", "", "{}")
+_UNIT_FRACTION = re.compile(
+    r"\\frac\s*\{\s*\\text\s*\{([A-Za-z ]+)\}\s*(\^\d)?\s*\}\s*\{\s*\\text\s*\{([A-Za-z ]+)\}\s*(\^\d|\^\{\d\})?\s*\}"
+)
 _SWITCHES = re.compile(
     rf"\\(?:bf|it|rm|sf|tt|sl|bfseries|itshape|{_SIZES}|nonumber|notag|strut|null|nolimits|scriptstyle)(?![A-Za-z])\s*"
     r"|\\color\s*(?:\[[^\]]{0,20}\])?\s*\{[^{}]{0,40}\}"
@@ -169,6 +173,7 @@ def _listed(system: re.Match[str]) -> str:
 
 _VECTOR = re.compile(
     r"\\(?:vec|overrightarrow)\s*(?:\{\s*([A-Za-z0])\s*\}|([A-Za-z0])(?![A-Za-z]))|\\hat\s*(?:\{\s*([ijk])\s*\}|([ijk])(?![A-Za-z]))"
+    r"|\\(?:mathbf|boldsymbol|bm)\s*(?:\{\s*([a-z0])\s*\}|([a-z0])(?![A-Za-z]))"
 )
 """Of vectors the arrow is as good as bold letters."""
 _DEGREES = r"(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|degrees?)"

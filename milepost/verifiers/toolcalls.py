@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from milepost.verifiers.call_foreign import called
 from milepost.verifiers.call_formats import FAULTS, FORMATS, UNREADABLE, Made, read_calls, render_calls
 from milepost.verifiers.call_golds import BadGold, Problem, Wanted, meets, read_gold, settled
 from milepost.verifiers.extract import blank, spoken
@@ -43,7 +44,8 @@ def score(
 
     format: hermes, llama, mistral, json or react. ordered: the calls must come in the gold's order. decode_twice: arguments
     that are a text holding an object are taken for it. opened: the prompt opened the reasoning. Nothing that can be read as
-    a call is score 0 with extractable False, unless none was expected: then it is right, if anything was said at all.
+    a call is score 0 with extractable False, unless none was expected: then it is right, if anything was said at all and
+    none of the gold's tools is called in another format.
     Raises ValueError for an unknown format or credit.
     """
     if format not in FORMATS or credit not in CREDITS:
@@ -58,6 +60,8 @@ def score(
     if said is None or blank(said):
         return _verdict(0.0, [], why or "nothing was said", {})
     made = [_checked(call, problem) for call in read_calls(said, format, problem.lone, decode_twice=decode_twice)]
+    if not (made or problem.wanted) and (name := called(said, problem.schemas or ())):
+        made = [Made(name, fault="other_format")]
     parts = _parts(made, problem.wanted, ordered)
     return _verdict(parts[credit], made, _compared(made, problem.wanted, parts), parts, none_wanted=not problem.wanted)
 
