@@ -66,7 +66,7 @@ TORCH_FREE = [
     "report", "rollout",
     "engines.base", "play", "replay", "rescore", "terminal", "cli", "envs.find", "envs.calc", "envs.desk_tasks",
     "envs.desk", "envs.maze_tasks", "envs.maze", "envs.corridor", "envs.repair", "sandbox.pool",
-    "verifiers.code", "verifiers.math", "verifiers.call_foreign", "verifiers.toolcalls", "verifiers.format", "verifiers.judge",
+    "verifiers.code", "verifiers.math", "verifiers.toolcalls", "verifiers.format", "verifiers.judge",
     "verifiers.reward_model",
     "turn_scorers",
 ]  # fmt: skip
