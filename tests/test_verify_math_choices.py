@@ -83,6 +83,13 @@ EQUAL = {
         ("12 V", "12"),
         ("9.8", r"9.8 \, \frac{\text{m}}{\text{s}^2}"), ("5", r"5 \frac{\text{W}}{\text{m}^{2}}"),
     ],
+    "chains, sets of one, named sets": [
+        ("x=y=z=1", "(1,1,1)"), ("x=y=z=1", "x=1,y=1,z=1"), ("x=y=z=1", "(x,y,z)=(1,1,1)"), ("(2,2,2)", "a=b=c=2"),
+        ("x=y=z=1", "x = y = z = 1"),
+        (r"\{3\}", "3"), (r"\{3\}", "x=3"), ("3", r"\{3\}"), (r"\{(1,2)\}", "(1,2)"), ("(1,2)", r"\{(1,2)\}"),
+        (r"\{2,4\}", r"A \cap B = \{2,4\}"), (r"[0,2]", r"A \cap B = [0,2]"), ("5", "|A| = 5"),
+        ("5", r"\phi(11) = 5"), ("5", r"\dim V = 5"),
+    ],
     "sums of vectors": [
         (r"\mathbf{i} + 2\mathbf{j} - \mathbf{k}", r"\mathbf{i}+2\mathbf{j}-\mathbf{k}"),
         (r"3\vec{b} - \vec{a}", r"-\vec a+3\vec b"),
@@ -155,6 +162,12 @@ DIFFERENT = {
         ("5 m", "5 s"),
         (r"9.8 \text{ m/s}^2", r"9.8 \frac{\text{m}}{\text{s}}"),
     ],
+    "chains, sets of one, named sets": [
+        ("x=y=z=0", "x=0"), ("x=y=z=0", "x=y=0"), ("a=b=c=1", "a=1"), ("(1,1,1)", "x=y=1"), ("x=y=1", "(1,2)"),
+        (r"\{3\}", r"\{3, 4\}"),
+        (r"\{3\}", "3, 4"), ("3", r"\{3, 4\}"), (r"\{2,4\}", r"A \cap B = \{2,5\}"), ("5", "|A| = 6"),
+        (r"\{(1,2)\}", "(2,1)"),
+    ],
     "sums of vectors": [(r"2\vec{a}", "2"), (r"5\mathbf{k}", "5"), (r"3\vec{b} - \vec{a}", r"3\vec a-\vec b")],
     "other signs for the same": [
         (r"\frac{1}{7}", r"\frac17=0.142858..."), ("1,2,\\ldots,5", "1,2,5"),
@@ -219,6 +232,14 @@ def test_displays_and_bold_numbers_answer(text):
 def test_a_tag_may_say_which_answer_it_is():
     assert value("<answer>The answer is C</answer>", "C") == value(r"\boxed{\text{The correct answer is C.}}", "C") == 1
     assert value("<answer>The answer is D</answer>", "C") == value("<answer>The answer is not C</answer>", "C") == 0
+
+
+@pytest.mark.parametrize(
+    "line", ["The correct option is C.", "So the correct choice is **C**.", "故选C.", "故选：C", "The right option is (C)."]
+)
+def test_lines_that_choose(line):
+    assert value(line, "C") == 1 and value(line, "B") == 0
+    assert value("The correct option is not C.", "C") == value("The correct options are B and C.", "C") == 0
 
 
 def test_a_power_is_not_taken_for_bold():

@@ -49,6 +49,7 @@ def same(gold: Node, answer: Node, policy: Policy) -> bool:
     gold, answer = _simple(gold), _with_constants_of(gold, _simple(answer))
     if gold == answer:
         return True
+    gold, answer = _one_by_one(gold, answer)
     if (left := narrowed(gold)) and (right := narrowed(answer) or pieces(as_interval(answer) or answer)):
         return _same_pieces(left, right, policy)
     if (right := narrowed(answer)) and (left := pieces(as_interval(gold) or gold)):
@@ -97,6 +98,29 @@ def _simple(node: Node) -> Node:
         return node
     values = (_signed(node, "+"), _signed(node, "-"))
     return ("list", values) if node[0] not in ("list", "set") else node
+
+
+def _one_by_one(gold: Node, answer: Node) -> tuple[Node, Node]:
+    """Of x = y = z = 1 beside a point, a list or another such chain three equations; of {3} beside a lone 3 the 3."""
+    if answer[0] in ("rel", "list", "group", "set"):
+        gold = _equations(gold) or gold
+    if gold[0] in ("list", "group", "set"):
+        answer = _equations(answer) or answer
+    collections = ("set", "list", "union", "except", "rel")
+    if gold[0] == "set" and len(gold[1]) == 1 and answer[0] not in collections:
+        gold = _simple(gold[1][0])
+    elif answer[0] == "set" and len(answer[1]) == 1 and gold[0] not in collections:
+        answer = _simple(answer[1][0])
+    return gold, answer
+
+
+def _equations(node: Node) -> Node | None:
+    if node[0] != "rel" or set(node[1]) != {"="} or len(node[2]) < 3 or symbols(node[2][-1]):
+        return None
+    *names, value = node[2]
+    if not all(name[0] == "sym" and re.fullmatch(r"[a-z](?:_\w)?", name[1]) for name in names):
+        return None
+    return ("list", tuple(("rel", ("=",), (name, value)) for name in names))
 
 
 def _with_constants_of(gold: Node, answer: Node) -> Node:
@@ -156,6 +180,8 @@ def _collections(gold: Node, answer: Node, policy: Policy) -> bool:
         return _each(_by_name(left) or left, right, policy)  # 2, 1 is not x = 1, y = 2
     if len(_names_in(right)) > 1 and not _names_in(left):
         return _each(left, _by_name(right) or right, policy)
+    if any(item[0] == "set" for item in left) != any(item[0] == "set" for item in right):
+        return False  # {3}, {3} is not {3}
     if len(right) > 3 * len(left) + 3:  # too many repetitions to sort out, if that is what they are
         return False
     if gold[0] == "set" or answer[0] == "set":

@@ -28,6 +28,8 @@ _NAME = re.compile(
   | \\(?:lim|int|sum|prod|det|bar|overline|max|min) (?![A-Za-z]) .+
   | (?:[A-Z]|\\text\{[A-Z]\}) \^ (?:\{?-1\}?|\{?T\}?|\{?\d+\}?)               # A^{-1}, and of matrices A^2
   | \\text\{(?:proj|comp|rank|tr|dim|adj)\} .+
+  | [A-Z] (?:\\(?:cap|cup|setminus)~?[A-Z])+ | \\?\|[A-Z](?:\\(?:cap|cup)~?[A-Z])?\\?\| | \\\#~?[A-Z]   # A \cap B, |A|
+  | \\(?:phi|tau|sigma)\(\d+\) | \\dim~?[A-Z]
   | \\sigma\^\{?2\}? | \\nabla~?[A-Za-z]                                          # a variance, a gradient
   | \\text\{[A-Za-z]{2,60}\} (?:\\triangle~?)? [A-Z]{2,6}                       # \text{area of } ABC
     """,

@@ -35,9 +35,10 @@ _LETTER = r"[^\W\d_]"
 
 _LEAD_IN = re.compile(
     "|".join([
-        r"(?<!wrong )(?<!incorrect )(?:answer|result)\*{0,2}\s*(?:is|:|=)\*{0,2}\s*:?",
+        r"(?<!wrong )(?<!incorrect )(?:answer|result|(?:correct|right) (?:option|choice))\*{0,2}\s*(?:is|:|=)\*{0,2}\s*:?",
         *(rf"(?<!{_LETTER}){word}(?:\*\*)?\s*(?:{verb}(?!{_LETTER})|[:=]|[—–](?=\s))(?:\*\*)?\s*:?"
           for word, verb in _SPACED.values()),
+        r"故选\s*[:：]?",
         *(rf"{word}(?:\*\*)?\s*(?:{verb}|[:：=])(?:\*\*)?\s*[:：]?" for word, verb in _UNSPACED.values()),
     ]),
     re.IGNORECASE,
@@ -88,7 +89,7 @@ def after_lead_in(line: str) -> str:
         start, end = lead[-1].span()
         if _DOUBTED.search(line, max(0, start - REACH), start):
             return line
-        english = re.match("answer|result", line[start:end], re.IGNORECASE)
+        english = re.match("answer|result|correct|right", line[start:end], re.IGNORECASE)
         line = _behind(line, end)
         line = line if english else _DECIMAL_COMMA.sub(r"\1.\2", line)
     elif len(formulas := list(_SEGMENT.finditer(line))) == 1:
