@@ -90,6 +90,13 @@ EQUAL = {
         (r"\{2,4\}", r"A \cap B = \{2,4\}"), (r"[0,2]", r"A \cap B = [0,2]"), ("5", "|A| = 5"),
         ("5", r"\phi(11) = 5"), ("5", r"\dim V = 5"),
     ],
+    "values of functions": [
+        ("f(0)", "f(0)"), ("f(2)", "f(1+1)"), ("f(b)-f(a)", "-f(a)+f(b)"),
+        (r"\frac{7\zeta(3)}{8}", r"\frac78 \zeta(3)"), ("P(A)", "P(A)"),
+        (r"I(0)e^{-\frac{t}{RC}}", r"\frac{I(0)}{e^{t/(RC)}}"), ("f(x)=2x", "2x"), ("n(n-1)", "n^2-n"),
+        ("k(3)", "3k"), ("a(b+c)", "ab+ac"),
+        ("2 m g", "2mg"), (r"\frac{1}{12}mL^2", r"\frac{mL^2}{12}"), ("3mn", "3nm"), ("P(3,-1)", "(3,-1)"),
+    ],
     "sums of vectors": [
         (r"\mathbf{i} + 2\mathbf{j} - \mathbf{k}", r"\mathbf{i}+2\mathbf{j}-\mathbf{k}"),
         (r"3\vec{b} - \vec{a}", r"-\vec a+3\vec b"),
@@ -167,6 +174,12 @@ DIFFERENT = {
         (r"\{3\}", r"\{3, 4\}"),
         (r"\{3\}", "3, 4"), ("3", r"\{3, 4\}"), (r"\{2,4\}", r"A \cap B = \{2,5\}"), ("5", "|A| = 6"),
         (r"\{(1,2)\}", "(2,1)"),
+    ],
+    "values of functions": [
+        ("f(0)", "0"), ("f(0)", "g(0)"), ("f(b)-f(a)", "f(b-a)"), ("2f(1)", "f(2)"), (r"\zeta(3)", r"3\zeta(1)"),
+        ("f(x+1)", "f(x)+f(1)"),
+        (r"I(0)e^{-t}", "0"), ("P(A)", "PA"), ("N(0,1)", "(0,1)"), (r"\Gamma(\frac14)", r"\frac{\Gamma}{4}"),
+        ("3 nm", "3 m"), ("F(1)-F(0)", "F(1)"),
     ],
     "sums of vectors": [(r"2\vec{a}", "2"), (r"5\mathbf{k}", "5"), (r"3\vec{b} - \vec{a}", r"3\vec a-\vec b")],
     "other signs for the same": [

@@ -359,6 +359,8 @@ def _relations(gold: Node, answer: Node, policy: Policy) -> bool:
 def _left(node: Node) -> Any:
     """What a relation tells the value of; of y(x) and u(x, t) the y and the u."""
     name = node[2][0]
+    if name[0] == "fn" and _is_name(name):
+        return ("sym", name[1][1:])
     if name[0] == "*" and name[1][0] == "sym" and (name[2][0] == "paren" or _is_tuple(name[2])):
         return name[1]
     called = re.fullmatch(r"([A-Za-z])\([A-Za-z](?:,[A-Za-z])*\)", str(name[1])) if name[0] == "sym" else None
@@ -426,7 +428,8 @@ def _has_factor(node: Node) -> bool:
 
 def _is_name(node: Node) -> bool:
     called = node[0] == "*" and node[1][0] == "sym" and node[2][0] == "paren" and node[2][1][0] == "sym"
-    return node[0] in ("sym", "word") or called
+    function = node[0] == "fn" and node[1][:1] == "@" and all(_simple(part)[0] == "sym" for part in node[2])
+    return node[0] in ("sym", "word") or called or function
 
 
 def _same_relation(gold: Node, answer: Node) -> bool:
@@ -484,7 +487,7 @@ def _names(gold: Node, answer: Node) -> bool:
 def _quantities(gold: Node, answer: Node, policy: Policy) -> bool:
     """Units first, then percent signs, then the numbers."""
     if symbols(gold) or symbols(answer):
-        gold, answer = _as_product(gold), _as_product(answer)
+        gold, answer = _as_product(gold, symbols(answer)), _as_product(answer, symbols(gold))
     if any(len(node) > 3 and node[0] == "unit" for node in (gold, answer)) and not gold[0] == answer[0] == "unit":
         return False  # of 1 hour 30 minutes no bare number is told of what it is a number
     if answer[0] == "unit" and gold[0] != "unit" and _MAY_SCALE.match(answer[2]):
@@ -512,13 +515,18 @@ _MAY_SCALE = re.compile(r"[kKMB](?![^\s])")
 """As in 12K dollars: beside a bare gold nothing says that they are kelvin, moles per litre or bytes."""
 
 
-def _as_product(node: Node) -> Node:
-    """2 m beside 2m or m + n: the letter is a symbol there, and in 6 s^2 its power."""
-    found = re.fullmatch(r"([A-Za-z])(?:\^(\d))?", node[2]) if node[0] == "unit" and len(node) == 3 else None
-    if not found:
+def _as_product(node: Node, names: frozenset[str]) -> Node:
+    """2 m beside 2m or m + n: the letter is a symbol there, and in 6 s^2 its power; 3 nm beside 3mn is a product."""
+    if node[0] != "unit" or len(node) > 3 or not re.fullmatch(r"(?:[A-Za-z](?:\^\d)?){1,4}", node[2]):
         return node
-    letter: Node = ("sym", found[1])
-    return ("*", node[1], ("^", letter, ("num", Fraction(int(found[2])))) if found[2] else letter)
+    factors = re.findall(r"([A-Za-z])(?:\^(\d))?", node[2])
+    if len(factors) > 1 and not {letter for letter, _ in factors} <= names:
+        return node
+    product = node[1]
+    for letter, power in factors:
+        symbol: Node = ("sym", letter)
+        product = ("*", product, ("^", symbol, ("num", Fraction(int(power)))) if power else symbol)
+    return product
 
 
 def _split(node: Node) -> tuple[Node, Unit | None]:

@@ -104,6 +104,11 @@ _RATE = re.compile(
 
 _EXPONENTIAL = re.compile(r"\s*e\s*\^")
 """sin x e^x is no sine of all of it."""
+_CALLED, _CALLED_SIMPLY = ("f", r"\zeta", r"\Gamma"), ("g", "F", "G", r"\phi", r"\psi")
+"""Functions whatever they are given, and where that is a number or a letter."""
+_VARIABLES = frozenset("abcdklmnorstxyzACDKLMQRUXYZ")
+"""Letters that are factors in front of a bracket, or points."""
+_GIVEN = re.compile(r"\(\s*(?:(-?\d+(?:\.\d+)?((?:\s*,\s*-?\d+(?:\.\d+)?)+)?)|[A-Za-z]|\\[a-z]+)\s*\)")
 _POWER = re.compile(r"\s*\d+(?:\.\d+)?\s*(?:\^|\*\*)\s*(?!\{?\s*\\circ)")
 
 
@@ -485,8 +490,15 @@ class _Reader(Scanner):
             if not index:
                 raise Unreadable("a subscript is not readable")
             self.at = index.end()
-            return ("sym", f"{name}_{index[1] or index[2]}")
-        return ("const", name) if name in ("e", "i") else ("sym", name)
+            return self.called(name, f"{name}_{index[1] or index[2]}")
+        return ("const", name) if name in ("e", "i") else self.called(name, name)
+
+    def called(self, name: str, whole: str) -> Node:
+        """The symbol, or its value for arguments: f(0) is no product of f and 0."""
+        if self.text[self.at : self.at + 1] != "(" or not _is_function(name, _GIVEN.match(self.text, self.at)):
+            return ("sym", whole)
+        inside = self.group()
+        return ("fn", f"@{whole}", inside[3] if inside[0] == "group" else (inside,))
 
     def matrix(self) -> Node:
         match = re.compile(r"\{([pbB]?matrix|smallmatrix|array)\}(?:\{[clr| ]*\})?").match(self.text, self.at)
@@ -508,6 +520,15 @@ class _Reader(Scanner):
         self.need("{")
         self.at = self.text.index("}", self.at) + 1 if "}" in self.text[self.at :] else len(self.text)
         return ("matrix", tuple(rows))
+
+
+def _is_function(name: str, given: re.Match[str] | None) -> bool:
+    """Whether a letter before a bracket with `given` in it names a function: k(3), h(a + b) are products, P(3, -1) a point."""
+    if given and given[2]:
+        return name == "N" or name in _CALLED
+    if name in _CALLED or not given:
+        return name in _CALLED
+    return name not in _VARIABLES if given[1] else name in (*_CALLED_SIMPLY, "P")
 
 
 def _domain(signs: list[str], sides: list[Node]) -> Node:

@@ -12,6 +12,7 @@ is ever computed: a power or factorial beyond it raises TooLarge, before any wor
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Mapping
 from fractions import Fraction
@@ -280,8 +281,16 @@ class _Numeric:
             return (-1) ** (exponent.numerator % 2) * mp.power(-a, b)
         return mp.power(a, b)
 
+    def unknown(self, name: str, values: list[Any]) -> Any:
+        """A function that nobody has defined: another number for each argument, so that f(2) is f(1 + 1) and not f(1)."""
+        places = [int(self.mp.nint(part * 10**40)) for value in values for part in (self.mp.re(value), self.mp.im(value))]
+        digest = hashlib.sha256(f"{name} {places}".encode()).digest()
+        return 1 + self.mp.mpf(int.from_bytes(digest, "big")) / 2**256
+
     def function(self, name: str, values: list[Any]) -> Any:
         mp = self.mp
+        if name.startswith("@"):
+            return self.unknown(name, values)
         if name == "log" and len(values) == 2:
             return mp.log(values[0]) / mp.log(values[1])
         if name == "binom" and len(values) == 2:
