@@ -523,7 +523,7 @@ class _Reader(Scanner):
 
 
 def _is_function(name: str, given: re.Match[str] | None) -> bool:
-    """Whether a letter before a bracket with `given` in it names a function: k(3), h(a + b) are products, P(3, -1) a point."""
+    """Whether a letter before a bracket with `given` in it is a function: k(3), h(a + b) are products, P(3, -1) a point."""
     if given and given[2]:
         return name == "N" or name in _CALLED
     if name in _CALLED or not given:
