@@ -89,7 +89,7 @@ def _judge(gold: Gold, text: str, policy: Policy) -> tuple[bool, bool]:
     """Whether the text is the gold, and whether it could be read."""
     if gold.choice and (chosen := verdict(gold.choice, text)) is not None:
         value = labelled(text, words=True) if chosen and gold.choice.rest else None  # (E) 13 is not (E) 12
-        return (chosen, True) if value is None else _judge(gold, value, policy)
+        return (chosen, True) if value is None else _judge(replace(gold, choice=None), value, policy)
     if gold.choice and (rest := led_in(text)) and (chosen := verdict(gold.choice, rest)) is not None:
         return chosen, True  # The answer is C
     if len(text) > MAX_ANSWER_CHARACTERS:

@@ -53,8 +53,9 @@ def read_choice(gold: str) -> Choice | None:
         return None
     if _LETTER_ALONE.fullmatch(plain(gold)) and (letter := chosen(gold)):
         return Choice("letter", letter)
-    if (labelled := _LABELLED.fullmatch(gold.strip())) and not (labelled[4] and labelled[5][0].isalpha()):
-        return Choice("letter", next(filter(None, labelled.groups())), labelled[5])
+    labelled = _LABELLED.fullmatch(gold.strip())
+    if labelled and not (labelled[4] and labelled[5][0].isalpha()) and (letter := chosen(gold)):
+        return Choice("letter", letter, labelled[5])
     bare = _bare(gold)
     if letters := _letters(bare):
         return Choice("letters", letters)
