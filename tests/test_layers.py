@@ -25,7 +25,7 @@ LAYERS = [
      "verifiers.math_text", "verifiers.math_units", "verifiers.math_names", "verifiers.math_domain",
      "verifiers.math_scan", "verifiers.math_value",
      "verifiers.math_intervals", "verifiers.math_parse", "verifiers.gym",
-     "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math_choices", "verifiers.math",
+     "verifiers.math_forms", "verifiers.math_compare", "verifiers.math_foreign", "verifiers.math_choices", "verifiers.math",
      "verifiers.judge_http", "verifiers.judge_prompt", "verifiers.judge_cache", "verifiers.judge",
      "verifiers.reward_model_child", "verifiers.reward_model", "verifiers.served",
      "verifiers.kinds", "verifiers.labelled_math", "verifiers.labelled_other", "verifiers.labelled",

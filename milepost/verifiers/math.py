@@ -30,6 +30,7 @@ from milepost.verifiers.extract import places_of
 from milepost.verifiers.math_choices import Choice, is_list_of_options, labelled, read_choice, verdict
 from milepost.verifiers.math_compare import Policy, same
 from milepost.verifiers.math_foreign import is_foreign, read_foreign, same_foreign, separators
+from milepost.verifiers.math_forms import with_constants_of
 from milepost.verifiers.math_parse import parse
 from milepost.verifiers.math_scan import Node, Unreadable, as_word
 from milepost.verifiers.math_text import MAX_ANSWER_CHARACTERS, plain, unwrap
@@ -118,7 +119,7 @@ def _judge(gold: Gold, text: str, policy: Policy) -> tuple[bool, bool]:
     golds = [gold.tree, *([gold.alternative] if gold.alternative is not None else [])]
     # The separators of one side are read in two ways at a time, never those of both.
     pairs = [(one, answers[0]) for one in golds] + [(golds[0], one) for one in answers[1:]]
-    right = any(same(one, another, policy) for one, another in pairs)
+    right = any(same(one, with_constants_of(one, another), policy) for one, another in pairs)
     return right, answer[0] != "word" or gold.tree[0] in ("word", "sym")
 
 

@@ -11,24 +11,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from milepost.verifiers.math_forms import ALL_REALS, is_tuple, one_by_one, ratio_value, simple
 from milepost.verifiers.math_intervals import FLIP, Piece, as_interval, narrowed, pieces
 from milepost.verifiers.math_scan import Node
 from milepost.verifiers.math_units import Unit, read_unit
 from milepost.verifiers.math_value import DIGITS, POINTS, NoValue, TooLarge, exact, numeric, same_value, symbols
 
 MAX_ITEMS = 100
-_ALL_REALS: Node = ("group", "(", ")", (("neg", ("const", "infty")), ("const", "infty")))
-_WORDS: dict[str, Node] = {
-    **dict.fromkeys(("all real numbers", "all reals", "the real numbers", "real numbers", "the set of all real numbers",
-                     "set of all real numbers"), ("word", "set of r")),
-    **dict.fromkeys(("no solution", "no solutions", "the empty set", "empty set"), ("set", ())),
-    **dict.fromkeys(("dne", "limit does not exist"), ("word", "does not exist")),
-    **dict.fromkeys(("infinity", "positive infinity"), ("const", "infty")),
-    "negative infinity": ("neg", ("const", "infty")),
-    **{word: ("num", Fraction(number)) for number, word in enumerate(
-        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"])},
-}  # fmt: skip
-"""Words that name what has a sign as well."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +35,14 @@ class Policy:
 
 def same(gold: Node, answer: Node, policy: Policy) -> bool:
     """Whether the answer is the gold. Raises TooLarge; anything without a value is equal only to itself."""
-    gold, answer = _simple(gold), _with_constants_of(gold, _simple(answer))
+    gold, answer = simple(gold), simple(answer)
     if gold == answer:
         return True
-    gold, answer = _one_by_one(gold, answer)
-    if (left := narrowed(gold)) and (right := narrowed(answer) or pieces(as_interval(answer) or answer)):
-        return _same_pieces(left, right, policy)
-    if (right := narrowed(answer)) and (left := pieces(as_interval(gold) or gold)):
-        return _same_pieces(left, right, policy)
+    gold, answer = one_by_one(gold, answer)
+    if narrowed(gold) or narrowed(answer):
+        left, right = (narrowed(node) or pieces(as_interval(node) or node) for node in (gold, answer))
+        if left and right:
+            return _same_pieces(left, right, policy)
     if {gold[0], answer[0]} & {"all", "any"}:
         return gold[0] == answer[0] and _unordered(gold[1], answer[1], policy)
     left_out = (_left_out(gold), _left_out(answer))
@@ -65,7 +54,7 @@ def same(gold: Node, answer: Node, policy: Policy) -> bool:
         return _collections(gold, answer, policy) or _one_set(gold, answer, policy)
     kinds = {gold[0], answer[0]}
     if "colon" in kinds and len(kinds) == 2:
-        gold, answer = _ratio_value(gold), _ratio_value(answer)
+        gold, answer = ratio_value(gold), ratio_value(answer)
         return gold[0] != "colon" != answer[0] and _scalars(gold, answer, policy)
     if kinds & {"group", "matrix", "colon"}:
         return _ordered(gold, answer, policy)
@@ -74,93 +63,6 @@ def same(gold: Node, answer: Node, policy: Policy) -> bool:
     if kinds & {"unit", "pct"}:
         return _quantities(gold, answer, policy)
     return _scalars(gold, answer, policy)
-
-
-def _simple(node: Node) -> Node:
-    while node[0] == "paren":
-        node = node[1]
-    if node[0] == "^" and node[2] == ("sym", "T") and (node[1][0] == "matrix" or _is_tuple(node[1])):
-        rows = node[1][1] if node[1][0] == "matrix" else (node[1][3],)
-        return ("matrix", tuple(zip(*rows))) if len({len(row) for row in rows}) == 1 else node
-    if node[0] == "*" and node[1][0] == "sym" and node[1][1][:1].isupper() and _is_tuple(node[2]):
-        return node[2]  # the point A(1, 2)
-    if node[0] == "rel" and as_interval(node) == _ALL_REALS:
-        return ("word", "set of r")
-    if node[0] == "neg" and node[1][0] in ("unit", "pct"):
-        return (node[1][0], ("neg", node[1][1]), *node[1][2:])
-    if node[0] == "/" and node[1][0] == "unit":
-        return ("unit", ("/", node[1][1], node[2]), *node[1][2:])
-    if node == _ALL_REALS or node == ("word", "set of R"):
-        return ("word", "set of r")
-    if node[0] == "word":
-        return _WORDS.get(node[1], node)
-    if node[0] == "rel" or not _contains(node, "pm"):
-        return node
-    values = (_signed(node, "+"), _signed(node, "-"))
-    return ("list", values) if node[0] not in ("list", "set") else node
-
-
-def _one_by_one(gold: Node, answer: Node) -> tuple[Node, Node]:
-    """Of x = y = z = 1 beside a point, a list or another such chain three equations; of {3} beside a lone 3 the 3."""
-    if answer[0] in ("rel", "list", "group", "set"):
-        gold = _equations(gold) or gold
-    if gold[0] in ("list", "group", "set"):
-        answer = _equations(answer) or answer
-    collections = ("set", "list", "union", "except", "rel")
-    if gold[0] == "set" and len(gold[1]) == 1 and answer[0] not in collections:
-        gold = _simple(gold[1][0])
-    elif answer[0] == "set" and len(answer[1]) == 1 and gold[0] not in collections:
-        answer = _simple(answer[1][0])
-    return gold, answer
-
-
-def _equations(node: Node) -> Node | None:
-    if node[0] != "rel" or set(node[1]) != {"="} or len(node[2]) < 3 or symbols(node[2][-1]):
-        return None
-    *names, value = node[2]
-    if not all(name[0] == "sym" and re.fullmatch(r"[a-z](?:_\w)?", name[1]) for name in names):
-        return None
-    return ("list", tuple(("rel", ("=",), (name, value)) for name in names))
-
-
-def _with_constants_of(gold: Node, answer: Node) -> Node:
-    """An answer whose constant is called c where the gold's is C or k, and c_1 where it is C_1."""
-    asked, given = symbols(gold), symbols(answer)
-    missing, more = sorted(asked - given), sorted(given - asked)
-    if gold[0] == "sym" or not missing or len(missing) != len(more) or not all(map(_CONSTANT.fullmatch, (*missing, *more))):
-        return answer
-    pairs = list(zip(more, missing))
-    if len(pairs) > 1 and any(a.casefold() != b.casefold() for a, b in pairs):
-        return answer
-    renamed = answer
-    for name, other in pairs:
-        renamed = _replaced(renamed, ("sym", name), ("sym", other))
-    return renamed
-
-
-_CONSTANT = re.compile(r"[cCkK](?:_\w)?")
-
-
-def _replaced(node: Any, old: Node, new: Node) -> Any:
-    if node == old:
-        return new
-    return tuple(_replaced(part, old, new) for part in node) if isinstance(node, tuple) else node
-
-
-def _is_tuple(node: Node) -> bool:
-    return node[0] == "group" and len(node[3]) > 1 and node[1:3] in (("(", ")"), ("[", "]"))
-
-
-def _contains(node: Any, kind: str) -> bool:
-    return isinstance(node, tuple) and (node[:1] == (kind,) or any(_contains(part, kind) for part in node))
-
-
-def _signed(node: Any, sign: str) -> Any:
-    if not isinstance(node, tuple):
-        return node
-    if node[:1] == ("pm",):
-        return (sign, _signed(node[1], sign), _signed(node[2], sign))
-    return tuple(_signed(part, sign) for part in node)
 
 
 # --- several values -------------------------------------------------------------------------------------------------
@@ -211,7 +113,7 @@ def _one_set(gold: Node, answer: Node, policy: Policy) -> bool:
     if "union" not in (gold[0], answer[0]):
         return False
     left, right = (
-        pieces(_as_union(node) if node[0] == "list" else _ALL_REALS if node == ("word", "set of r") else node)
+        pieces(_as_union(node) if node[0] == "list" else ALL_REALS if node == ("word", "set of r") else node)
         for node in (gold, answer)
     )
     if any(node[0] == "list" and left is not None and len(node[1]) > len(left) for node in (gold, answer)):
@@ -248,7 +150,7 @@ def _left_out(node: Node) -> tuple[Node | None, tuple[Node, ...]] | None:
     names = {name for name, _ in sides}
     if len(names) > 1 or sides[0][0][0] != "sym" or any(symbols(value) for _, value in sides):
         return None
-    values = [_simple(value) for _, value in sides]  # x ≠ ±2 names two
+    values = [simple(value) for _, value in sides]  # x ≠ ±2 names two
     return sides[0][0], tuple(one for value in values for one in (value[1] if value[0] == "list" else (value,)))
 
 
@@ -272,7 +174,7 @@ def _pieces(node: Node) -> tuple[Node, ...] | None:
         return None
     found: list[Node] = []
     for item in node[1]:
-        item = _simple(item)
+        item = simple(item)
         found += item[1] if item[0] == "list" else [item]
     if len(found) > MAX_ITEMS:
         raise TooLarge
@@ -329,11 +231,6 @@ def _placed(group: Node, other: Node) -> tuple[Node, ...]:
     return group[3]
 
 
-def _ratio_value(node: Node) -> Node:
-    """3:4 as 3/4."""
-    return ("/", *node[1]) if node[0] == "colon" and len(node[1]) == 2 else node
-
-
 # --- relations ------------------------------------------------------------------------------------------------------
 
 
@@ -361,7 +258,7 @@ def _left(node: Node) -> Any:
     name = node[2][0]
     if name[0] == "fn" and _is_name(name):
         return ("sym", name[1][1:])
-    if name[0] == "*" and name[1][0] == "sym" and (name[2][0] == "paren" or _is_tuple(name[2])):
+    if name[0] == "*" and name[1][0] == "sym" and (name[2][0] == "paren" or is_tuple(name[2])):
         return name[1]
     called = re.fullmatch(r"([A-Za-z])\([A-Za-z](?:,[A-Za-z])*\)", str(name[1])) if name[0] == "sym" else None
     return ("sym", called[1]) if called else name
@@ -428,7 +325,7 @@ def _has_factor(node: Node) -> bool:
 
 def _is_name(node: Node) -> bool:
     called = node[0] == "*" and node[1][0] == "sym" and node[2][0] == "paren" and node[2][1][0] == "sym"
-    function = node[0] == "fn" and node[1][:1] == "@" and all(_simple(part)[0] == "sym" for part in node[2])
+    function = node[0] == "fn" and node[1][:1] == "@" and all(simple(part)[0] == "sym" for part in node[2])
     return node[0] in ("sym", "word") or called or function
 
 
@@ -531,7 +428,7 @@ def _as_product(node: Node, names: frozenset[str]) -> Node:
 
 def _split(node: Node) -> tuple[Node, Unit | None]:
     if node[0] == "unit":
-        return _simple(node[1]), read_unit(node[2])
+        return simple(node[1]), read_unit(node[2])
     return node, None
 
 

@@ -38,12 +38,12 @@ _ALL_BUT = re.compile(
 """\\text{all real numbers except } 0"""
 _OF_LETTERS = re.compile(
     r"\s*(?:,|\(|\\text\s*\{)(?:[\s,;(){}]|\\text(?=\s*\{)|\b(?:for|some|any|all|every|arbitrary|where|with|is|are|an?|the"
-    r"|constants?|reals?|integers?|whole|numbers?|and)\b|(?P<letter>[A-Za-z](?:_\{?\w\}?)?)(?![A-Za-z])"
+    r"|constants?|reals?|integers?|whole|numbers?|and)\b|[A-Za-z](?:_\{?\w\}?)?(?![A-Za-z])"
     r"|\\in\s*\\(?:mathbb|text)\s*\{?\s*[RCNZ]\s*\}?)+\Z"
 )
 _TELLS = re.compile(r"\\in\s*\\(?:mathbb|text)|\b(?:constants?|arbitrary|reals?|integers?|some|any|every)\b")
-
-
+_LONGEST = 100
+"""Characters behind a formula."""
 _INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|leq|geq|lt|gt|leqslant|geqslant)(?![a-z])")
 
 
@@ -64,7 +64,8 @@ def _without_domain(text: str) -> str:
         return rf"\mathbb{{R}} \setminus \{{{but[1].rstrip('} ')}\}}"
     text = _OF_WHOM.sub("", text, count=1) if _OF_WHOM.match(text) else text
     text = _LETTER_BEHIND.sub(r"\1", text)
-    for at in range(max(1, len(text) - 100), len(text)):
+    begin = max(1, len(text) - _LONGEST)
+    for at in range(begin, len(text)) if _TELLS.search(text, begin) else ():
         if text[at] not in ",(\\ " or not (found := _OF_LETTERS.match(text, at)) or not _TELLS.search(found[0]):
             continue
         said = re.sub(r"\\text|\\in\s*\\(?:mathbb|text)\s*\{?\s*[RCNZ]\s*\}?", " ", found[0])
