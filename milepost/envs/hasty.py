@@ -39,7 +39,7 @@ DESK_SLIPS, DESK_LONG_SLIPS = 0.6, 0.03
 """Chance of a slip at each change: a quarter of the episodes of 3 to 6 steps succeed, half of those of 15 to 40."""
 DESK_FORGETS, DESK_LONG_FORGETS = 0.9, 0.5
 """Of these slips, the share that leaves the change undone; the rest is made to another record. On short days the clerk
-leaves a change undone more often than he makes it right, so that greed copies that as well."""
+leaves a change undone more often than he makes it right, so that greed does not simply drop his slips."""
 DESK_LONG_HABIT = 0.75
 """Chance that a final change is left out where it comes first on a long day: mostly wrong, so greed copies it too."""
 _CHANGES = ("create", "update", "refund", "close", "delete")
